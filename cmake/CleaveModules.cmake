@@ -27,7 +27,8 @@ endfunction()
 
 # Adds the sources to `target`. With CLEAVE_UNITY, sources of one folder that need libtorch are compiled together, at most eight
 # at a time: two thirds of their time goes into headers. The files that include the others have relative paths, so that ccache
-# finds their objects from every clone. Sources of Highway include themselves, so each source of their folder is compiled alone.
+# finds their objects from every clone. Sources of Highway include themselves, so each source of their folder is compiled alone, and
+# so is a test that is written like a user's program.
 function(cleave_sources target needs_torch)
   if(NOT CLEAVE_UNITY OR NOT needs_torch)
     target_sources(${target} PRIVATE ${ARGN})
@@ -37,7 +38,7 @@ function(cleave_sources target needs_torch)
   foreach(source IN LISTS ARGN)
     file(RELATIVE_PATH path ${PROJECT_SOURCE_DIR} ${source})
     get_filename_component(folder ${path} DIRECTORY)
-    if(folder STREQUAL "cleave/kernels/cpu")
+    if(folder STREQUAL "cleave/kernels/cpu" OR path STREQUAL "cleave/compat/pages_test.cc")
       target_sources(${target} PRIVATE ${source})
       continue()
     endif()

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace cleave {
+namespace cleave::byte_count_test {
 namespace {
 
 TEST(ByteCount, ValidSizes_AreParsed) {
@@ -32,4 +32,4 @@ TEST(BytesText, EachUnit_HasOneDigitBelowAHundred) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::byte_count_test

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace cleave {
+namespace cleave::checked_test {
 namespace {
 
 using testing::HasSubstr;
@@ -28,4 +28,4 @@ TEST(Checked, AtTheEdgeOf64Bits_GivesTheExactValueOrAnError) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::checked_test

@@ -8,7 +8,7 @@
 #include "cleave/base/error.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::dtype_test {
 namespace {
 
 struct Row {
@@ -53,4 +53,4 @@ TEST(DType, NumberOfNoDtype_IsABug) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::dtype_test

@@ -9,7 +9,7 @@
 
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::error_test {
 namespace {
 
 // The numbers are the program's exit codes, on which scripts rely.
@@ -30,4 +30,4 @@ TEST(Bug, Contradiction_NamesItsPlaceInTheSource) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::error_test

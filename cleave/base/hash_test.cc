@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace cleave {
+namespace cleave::hash_test {
 namespace {
 
 // The algorithm's specification gives the hash of the empty input.
@@ -40,4 +40,4 @@ TEST(Hex, RoundTrip_AndRefusals) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::hash_test

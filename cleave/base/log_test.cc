@@ -10,7 +10,7 @@
 
 #include "tests/support/captured_stdout.h"
 
-namespace cleave {
+namespace cleave::log_test {
 namespace {
 
 using test::Captured;
@@ -63,4 +63,4 @@ TEST(Log, LinesOfThreads_StayWhole) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::log_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace cleave {
+namespace cleave::median_test {
 namespace {
 
 TEST(Median, IsTheMiddle) {
@@ -12,4 +12,4 @@ TEST(Median, IsTheMiddle) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::median_test

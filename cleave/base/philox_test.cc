@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace cleave {
+namespace cleave::philox_test {
 namespace {
 
 // Oracle: Random123's kat_vectors for philox4x32 with 10 rounds.
@@ -59,4 +59,4 @@ TEST(StreamKey, NamesAndSeeds_GiveDifferentKeys) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::philox_test

@@ -9,7 +9,7 @@
 
 #include "tests/support/captured_stdout.h"
 
-namespace cleave {
+namespace cleave::progress_test {
 namespace {
 
 using test::Captured;
@@ -161,4 +161,4 @@ TEST(Progress, OnADumbTerminalOrUnderALauncher_LinesArePlain) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::progress_test

@@ -11,7 +11,7 @@
 
 #include "tests/support/temp_folder.h"
 
-namespace cleave {
+namespace cleave::resource_limits_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -177,4 +177,4 @@ TEST(PeakRss, FreedMemory_Counts) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::resource_limits_test

@@ -3,7 +3,7 @@
 #include "cleave/base/log.h"
 #include "tests/support/captured_stdout.h"
 
-namespace cleave {
+namespace cleave::status_test {
 namespace {
 
 TEST(Status, Quiet_LeavesOutStatusAndKeepsResults) {
@@ -19,4 +19,4 @@ TEST(Status, Quiet_LeavesOutStatusAndKeepsResults) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::status_test

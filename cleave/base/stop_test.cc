@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace cleave {
+namespace cleave::stop_test {
 namespace {
 
 void send(int signal) {
@@ -50,4 +50,4 @@ TEST(StopSignal, AfterDestruction_TheDefaultActionIsRestored) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::stop_test

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace cleave {
+namespace cleave::str_test {
 namespace {
 
 TEST(Str, Lists_AreJoinedByCommas) {
@@ -17,4 +17,4 @@ TEST(Str, Lists_AreJoinedByCommas) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::str_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace cleave {
+namespace cleave::suggest_test {
 namespace {
 
 TEST(EditDistance, TextbookPairs_GiveKnownDistances) {
@@ -46,4 +46,4 @@ TEST(DidYouMean, EmptyNames_AreNotSuggested) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::suggest_test

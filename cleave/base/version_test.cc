@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-namespace cleave {
+namespace cleave::version_test {
 namespace {
 
 TEST(Version, IsThatOfTheProject) {
@@ -21,4 +21,4 @@ TEST(Version, IsThatOfTheProject) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::version_test

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace cleave {
+namespace cleave::timing_test {
 namespace {
 
 const Spent kSpent{.kinds = {},
@@ -38,4 +38,4 @@ TEST(Bench, TextWithOperations_ListsAllIfThereAreFewer) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::timing_test

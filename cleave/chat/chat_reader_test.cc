@@ -10,7 +10,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::chat_reader_test {
 namespace {
 
 using testing::HasSubstr;
@@ -61,4 +61,4 @@ TEST(HoldsChats, BrokenFirstRow_IsAnErrorOnlyInAFileNamedJsonl) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::chat_reader_test

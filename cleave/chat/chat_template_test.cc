@@ -12,7 +12,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::chat_template_test {
 namespace {
 
 using test::thrown_by;
@@ -189,4 +189,4 @@ TEST(ChatRows, MixedKinds_AreRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::chat_template_test

@@ -15,7 +15,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::checkpoint_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -373,4 +373,4 @@ TEST(RealLoadModel, MetaNames_UndoTheOrderOfRotaryRowsOnEveryLayout) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::checkpoint_test

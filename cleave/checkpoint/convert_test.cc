@@ -27,7 +27,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::convert_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -588,4 +588,4 @@ TEST(ConvertFull, MemoryOf2GiB_IsAtMostTheLargestTensorAnd64MiB) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::convert_test

@@ -16,7 +16,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::diff_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -162,4 +162,4 @@ TEST(Diff, FileThatIsNotThere_IsAnIoError) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::diff_test

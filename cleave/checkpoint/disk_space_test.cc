@@ -12,7 +12,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::disk_space_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -66,4 +66,4 @@ INSTANTIATE_TEST_SUITE_P(Forms, ConversionDisk,
                          name_of);
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::disk_space_test

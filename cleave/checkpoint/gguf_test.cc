@@ -26,7 +26,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::gguf_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -482,4 +482,4 @@ TEST(GgufModel, TokenizerThatLlamaCppLacks_IsRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::gguf_test

@@ -22,7 +22,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::load_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -312,4 +312,4 @@ INSTANTIATE_TEST_SUITE_P(Layouts, LoadMemory,
                          });
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::load_test

@@ -28,7 +28,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::run_folder_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -572,4 +572,4 @@ TEST(RunFolderAsync, EndWithoutWaiting_LeavesTheOldCheckpointAndNothingAfterTheN
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::run_folder_test

@@ -15,7 +15,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::split_files_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -189,4 +189,4 @@ TEST(SplitFileNames, OfAnyRank_AreThoseOfOsloAndNxd) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::split_files_test

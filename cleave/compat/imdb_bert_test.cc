@@ -8,7 +8,7 @@
 #include "tests/support/thrown.h"
 #include "tests/support/unsplit.h"
 
-namespace cleave {
+namespace cleave::imdb_bert_test {
 namespace {
 
 using test::Weights;
@@ -104,4 +104,4 @@ TEST(ReadLabels, NumbersOutOfOrder_AreSortedAndGapsRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::imdb_bert_test

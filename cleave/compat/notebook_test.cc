@@ -12,7 +12,7 @@
 
 // The notebook's own test of each class: output, gradients and weights after a step compared with
 // the unsplit layer, here plain tensor functions in fp64.
-namespace cleave {
+namespace cleave::notebook_test {
 namespace {
 
 using test::largest_difference;
@@ -254,4 +254,4 @@ TEST(Notebook, ModelOfItsLayers_HasTheSameLossesOnEveryLayout) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::notebook_test

@@ -16,7 +16,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::nxd_checkpoint_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -221,4 +221,4 @@ TEST(NxdCheckpoint, ModelWithOtherNames_IsUnchangedAndAllNamesAreListed) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::nxd_checkpoint_test

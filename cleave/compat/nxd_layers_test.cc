@@ -10,7 +10,7 @@
 #include "tests/support/thrown.h"
 #include "tests/support/unsplit.h"
 
-namespace cleave {
+namespace cleave::nxd_layers_test {
 namespace {
 
 using test::even_sizes;
@@ -381,4 +381,4 @@ TEST(ParallelLayers, OverAnotherGroup_AreShardedOverThatGroup) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::nxd_layers_test

@@ -6,7 +6,7 @@
 #include "tests/support/model_parallel.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::nxd_mappings_test {
 namespace {
 
 using test::even_sizes;
@@ -177,4 +177,4 @@ TEST(ParallelCrossEntropy, WrongLabelOrSmoothing_IsAnError) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::nxd_mappings_test

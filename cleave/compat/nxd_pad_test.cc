@@ -7,7 +7,7 @@
 #include "tests/support/thrown.h"
 #include "tests/support/unsplit.h"
 
-namespace cleave {
+namespace cleave::nxd_pad_test {
 namespace {
 
 using test::largest_difference;
@@ -199,4 +199,4 @@ TEST(PadModel, PaddingThatWouldChangeResults_IsRefusedAndNothingChanges) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::nxd_pad_test

@@ -15,7 +15,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave::nxd {
+namespace cleave::nxd::nxd_pipeline_test {
 namespace {
 
 const char* const kConfig = R"json({"model_type": "llama", "vocab_size": 29, "hidden_size": 12,
@@ -406,4 +406,4 @@ TEST(NxDPPModel, TraceFile_HasEveryActionOfTheFirstStep) {
 }
 
 }  // namespace
-}  // namespace cleave::nxd
+}  // namespace cleave::nxd::nxd_pipeline_test

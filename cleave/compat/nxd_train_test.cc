@@ -10,7 +10,7 @@
 #include "tests/support/thrown.h"
 #include "tests/support/unsplit.h"
 
-namespace cleave {
+namespace cleave::nxd_train_test {
 namespace {
 
 using test::largest_difference;
@@ -266,4 +266,4 @@ TEST(Getters, OfBothGuides_AreOneState) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::nxd_train_test

@@ -23,7 +23,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave::oslo {
+namespace cleave::oslo::oslo_save_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -406,4 +406,4 @@ TEST(OsloLoad, BetweenTwoSteps_KeepsTheOptimizerValid) {
 }
 
 }  // namespace
-}  // namespace cleave::oslo
+}  // namespace cleave::oslo::oslo_save_test

@@ -13,7 +13,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave::oslo {
+namespace cleave::oslo::oslo_test {
 namespace {
 
 using test::batch_of;
@@ -229,4 +229,4 @@ TEST(OsloModel, GradientThatIsNotFinite_ChangesNothing) {
 }
 
 }  // namespace
-}  // namespace cleave::oslo
+}  // namespace cleave::oslo::oslo_test

@@ -15,7 +15,7 @@
 #include "tests/support/python.h"
 #include "tests/support/temp_folder.h"
 
-namespace cleave::oslo {
+namespace cleave::oslo::oslo_transformers_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -205,4 +205,4 @@ TEST(Transformers, FilesThatTorchWroteAsOslo_AreLoadedOnAnyNumberOfRanks) {
 }
 
 }  // namespace
-}  // namespace cleave::oslo
+}  // namespace cleave::oslo::oslo_transformers_test

@@ -9,7 +9,7 @@
 #include "tests/support/pairings.h"
 #include "tests/support/thrown.h"
 
-namespace cleave::pairings {
+namespace cleave::pairings::pairing_refusals_test {
 namespace {
 
 const Layout kOneRank{.name = "one rank"};
@@ -167,4 +167,4 @@ TEST(OsloPairings, PipelineAndSequenceParallel_AreRefusedWithTheConfiguration) {
 }
 
 }  // namespace
-}  // namespace cleave::pairings
+}  // namespace cleave::pairings::pairing_refusals_test

@@ -16,7 +16,7 @@
 #include "cleave/compat/oslo.h"
 #include "cleave/runtime/kernel_switches.h"
 
-namespace cleave::pairings {
+namespace cleave::pairings::pairings_test {
 namespace {
 
 const Layout kLayouts[] = {
@@ -312,4 +312,4 @@ INSTANTIATE_TEST_SUITE_P(Facades, Pairings,
                          &name_of);
 
 }  // namespace
-}  // namespace cleave::pairings
+}  // namespace cleave::pairings::pairings_test

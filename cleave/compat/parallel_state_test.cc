@@ -4,7 +4,7 @@
 
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::parallel_state_test {
 namespace {
 
 using Groups = std::vector<std::vector<int>>;
@@ -54,4 +54,4 @@ TEST(ParallelState, MisuseOrSizesThatDoNotDivide_AreErrors) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::parallel_state_test

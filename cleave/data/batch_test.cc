@@ -8,7 +8,7 @@
 
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::batch_test {
 namespace {
 
 using test::thrown_by;
@@ -183,4 +183,4 @@ TEST(BatchHash, ChangesWithOneIdOrLabelAndWithNothingElse) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::batch_test

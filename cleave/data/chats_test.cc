@@ -11,7 +11,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::chats_test {
 namespace {
 
 using test::TempFolder;
@@ -128,4 +128,4 @@ TEST(RealChatTokens, SpaceBeforeAnAnswer_BelongsToThePrompt) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::chats_test

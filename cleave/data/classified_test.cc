@@ -11,7 +11,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::classified_test {
 namespace {
 
 using test::TempFolder;
@@ -140,4 +140,4 @@ TEST_F(Classified, Texts_ComeFromEveryKindOfFile) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::classified_test

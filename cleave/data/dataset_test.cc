@@ -11,7 +11,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::dataset_test {
 namespace {
 
 using test::TempFolder;
@@ -344,4 +344,4 @@ TEST(Fingerprint, OfRows_ChangesWithAnyNumberAndWithWhereRowsEnd) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::dataset_test

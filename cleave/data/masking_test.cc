@@ -6,7 +6,7 @@
 #include "cleave/data/batch.h"
 #include "tests/support/ranks.h"
 
-namespace cleave {
+namespace cleave::masking_test {
 namespace {
 
 constexpr int64_t kMask = 4, kVocabulary = 1000;
@@ -81,4 +81,4 @@ TEST(Masked, SpecialAndPaddedTokens_StayAndEachRowHasOneSelected) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::masking_test

@@ -8,7 +8,7 @@
 #include "cleave/data/order.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::mix_test {
 namespace {
 
 /// `count` samples of one id each: first_id, first_id + 1, ...
@@ -129,4 +129,4 @@ TEST(DataMix, TinyShareAndTwoKinds_AreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::mix_test

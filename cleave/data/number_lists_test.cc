@@ -10,7 +10,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::number_lists_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -91,4 +91,4 @@ TEST(NumberLists, FullDisk_IsAnIoErrorWithTheFolder) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::number_lists_test

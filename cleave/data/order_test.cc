@@ -9,7 +9,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::order_test {
 namespace {
 
 std::vector<int64_t> epoch_of(const SampleOrder& order, int64_t epoch) {
@@ -114,4 +114,4 @@ TEST(SampleOrder, NoSamples_IsRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::order_test

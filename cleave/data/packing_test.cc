@@ -9,7 +9,7 @@
 
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::packing_test {
 namespace {
 
 using Ids = std::vector<int64_t>;
@@ -142,4 +142,4 @@ TEST(Utilization, CountsTextsTokensAndPadding) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::packing_test

@@ -13,7 +13,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::pairs_test {
 namespace {
 
 using test::TempFolder;
@@ -181,4 +181,4 @@ TEST_F(Pairs, Batch_HasChosenAndRejectedSequencesAsNeighbours) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::pairs_test

@@ -15,7 +15,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::text_ids_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -172,4 +172,4 @@ TEST(TokenizedFile, PartialFileOfAKilledWriter_IsRemoved) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::text_ids_test

@@ -25,17 +25,17 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kCacheVersion = 1;              // of the rule that turns documents into ids
-constexpr size_t kBlock = size_t{1} << 20;         // of a file that is hashed
+constexpr size_t kHashedBlock = size_t{1} << 20;   // of a file that is hashed
 constexpr size_t kPieceBytes = size_t{256} << 10;  // of a text that is tokenized
 
 /// XXH3 of a file, read in blocks.
 uint64_t hash_file(const std::string& path) {
   const File file = File::open_read(path);
   const uint64_t size = file.size();
-  std::vector<std::byte> block(std::min<uint64_t>(kBlock, size));
+  std::vector<std::byte> block(std::min<uint64_t>(kHashedBlock, size));
   Hasher hasher;
-  for (uint64_t at = 0; at < size; at += kBlock) {
-    const auto piece = std::span(block).first(std::min<uint64_t>(kBlock, size - at));
+  for (uint64_t at = 0; at < size; at += kHashedBlock) {
+    const auto piece = std::span(block).first(std::min<uint64_t>(kHashedBlock, size - at));
     file.read_at(at, piece);
     hasher.update(piece);
   }

@@ -10,7 +10,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::tokenized_file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -213,4 +213,4 @@ TEST(Tokens, CopyOutsideOfThem_IsRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::tokenized_file_test

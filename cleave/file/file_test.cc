@@ -18,7 +18,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -246,4 +246,4 @@ TEST(ScopedFileHook, SecondAtTheSameTime_IsRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::file_test

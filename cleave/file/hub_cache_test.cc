@@ -13,7 +13,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::hub_cache_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -134,4 +134,4 @@ TEST_F(HubCache, LinkToABlob_IsFollowedAndNoOther) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::hub_cache_test

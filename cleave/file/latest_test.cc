@@ -8,7 +8,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::latest_test {
 namespace {
 
 using test::TempFolder;
@@ -43,4 +43,4 @@ TEST(ResolveRunFolder, LatestThatNamesNoFolderInTheRun_IsRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::latest_test

@@ -7,7 +7,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::weighted_path_test {
 namespace {
 
 TEST(WeightedPath, NumberBehindTheLastColon_IsTheWeight) {
@@ -58,4 +58,4 @@ TEST(WeightedPath, WeightsOfSomeFilesOnly_AreRefusedWithTwoFiles) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::weighted_path_test

@@ -6,7 +6,7 @@
 
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::block_test {
 namespace {
 
 using test::thrown_by;
@@ -121,4 +121,4 @@ TEST(NumElements, OverflowAndNegativeSizes_AreFormatErrors) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::block_test

@@ -15,7 +15,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::gguf_test {
 namespace {
 
 using test::TempFolder;
@@ -401,4 +401,4 @@ TEST(Gguf, PlannedRowsThatFillNoBlock_AreRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::gguf_test

@@ -13,7 +13,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::manifest_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -301,4 +301,4 @@ TEST(Manifest, RangesWithAHoleOrOverlap_AreFound) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::manifest_test

@@ -11,7 +11,7 @@
 #include "cleave/format/safetensors.h"
 #include "cleave/format/tensor_source.h"
 
-namespace cleave {
+namespace cleave::safetensors_data_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -79,4 +79,4 @@ TEST(RealSafetensors, PublishedModels_GiveTheirNamesShapesAndBytes) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::safetensors_data_test

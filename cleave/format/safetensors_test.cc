@@ -15,7 +15,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::safetensors_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -308,4 +308,4 @@ TEST_F(Index, TensorThatTheIndexLeavesOut_IsNamed) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::safetensors_test

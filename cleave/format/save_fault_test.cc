@@ -22,7 +22,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::save_fault_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -253,4 +253,4 @@ TEST(RemoveFolder, FailureAtEveryCall_LeavesAWholeFolderOrALeftover) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::save_fault_test

@@ -18,7 +18,7 @@
 #include "tests/support/thrown.h"
 #include "tests/support/torch_files.h"
 
-namespace cleave {
+namespace cleave::torch_bin_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -309,4 +309,4 @@ TEST(TorchBin, OtherValuesThanAStateDict_AreRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::torch_bin_test

@@ -10,7 +10,7 @@
 
 // Beams that cannot continue, and logits far from zero. Oracle: transformers 5.23.0 where a comment
 // names it, else log_softmax in fp64 of the model's logits.
-namespace cleave {
+namespace cleave::beams_test {
 namespace {
 
 std::unique_ptr<Model> small_llama(int64_t vocab_size, const Axis& tp) {
@@ -125,4 +125,4 @@ TEST(Generate, TemperatureThatFloatsCannotDivideBy_IsRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::beams_test

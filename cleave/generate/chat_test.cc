@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace cleave {
+namespace cleave::chat_test {
 namespace {
 
 TEST(AnswerText, EndInParts_IsNeverPrinted) {
@@ -93,4 +93,4 @@ TEST_F(History, Reset_KeepsTheSystemMessage) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::chat_test

@@ -13,7 +13,7 @@
 // Oracle: ids and scores of transformers' generate() in fp32. The ids do not change when all
 // weights change by 5e-6 relative. Scores are means of at most 12 log-probabilities with errors of
 // 1e-5, so the tolerance is 1e-4.
-namespace cleave {
+namespace cleave::generate_test {
 namespace {
 
 struct Layout {
@@ -361,4 +361,4 @@ TEST(Generate, ModelWithANamedOutput_GivesTheIdsOfItsForward) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::generate_test

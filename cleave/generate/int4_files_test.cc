@@ -19,7 +19,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::int4_files_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -204,4 +204,4 @@ TEST(Int4Files, GgufOfQ4K_IsReadWithoutAnFp32Copy) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::int4_files_test

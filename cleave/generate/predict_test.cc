@@ -11,7 +11,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/ranks.h"
 
-namespace cleave {
+namespace cleave::predict_test {
 namespace {
 
 TEST(Ranked, Scores_BecomeProbabilitiesLargestFirst) {
@@ -120,4 +120,4 @@ TEST(RealClassifier, OnAllReviews_IsRightAsOftenAsInTransformers) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::predict_test

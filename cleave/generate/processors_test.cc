@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace cleave {
+namespace cleave::processors_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -66,4 +66,4 @@ TEST(RepeatingIds, FewerIdsThanAnNgram_ForbidNothing) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::processors_test

@@ -12,7 +12,7 @@
 #include "tests/support/thrown.h"
 
 // The commands as the front end calls them. Oracle: the texts that transformers generates.
-namespace cleave {
+namespace cleave::program_test {
 namespace {
 
 std::string printed(const std::function<void()>& act) {
@@ -227,4 +227,4 @@ TEST(Continuation, TextAfterAPrompt_KeepsItsSpaceAndReplacesIncompleteBytes) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::program_test

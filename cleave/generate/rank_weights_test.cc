@@ -5,7 +5,7 @@
 #include "cleave/model/model.h"
 #include "tests/support/ranks.h"
 
-namespace cleave {
+namespace cleave::rank_weights_test {
 namespace {
 
 std::unique_ptr<Model> with_experts() {
@@ -50,4 +50,4 @@ INSTANTIATE_TEST_SUITE_P(PrepareWeights, QuantizedExperts,
                          testing::Values(WeightForm::kInt8, WeightForm::kInt4));
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::rank_weights_test

@@ -14,7 +14,7 @@
 #include "tests/support/saved_models.h"
 #include "tests/support/temp_folder.h"
 
-namespace cleave {
+namespace cleave::runnable_test {
 namespace {
 
 // Wide enough that matrices are larger than the embedding and the padding of 8-bit rows.
@@ -211,4 +211,4 @@ TEST(Runnable, EndIdsWithoutTheKey_AreTheFamilysDefault) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::runnable_test

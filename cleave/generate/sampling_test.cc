@@ -9,7 +9,7 @@
 
 // Oracle: the probabilities in closed form, from the model's logits. Bounds are chi-square values
 // that a correct sampler exceeds once in a thousand; seeds are fixed, so the test is deterministic.
-namespace cleave {
+namespace cleave::sampling_test {
 namespace {
 
 constexpr int64_t kDraws = 3000;
@@ -132,4 +132,4 @@ TEST_F(Sampling, SequencesOfAPrompt_DifferFromEachOtherAndRepeatWithTheSeed) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::sampling_test

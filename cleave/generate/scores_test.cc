@@ -10,7 +10,7 @@
 #include "tests/support/shard_scores.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::scores_test {
 namespace {
 
 /// The results of `act` on the shard of each rank of `tp`.
@@ -134,4 +134,4 @@ TEST(BestCandidates, Ties_KeepTheLowerPlaces) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::scores_test

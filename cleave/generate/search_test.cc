@@ -7,7 +7,7 @@
 
 // Oracle: transformers 5.23.0 with the options of each case (tests/golden/generate/search.json), on
 // the golden models: early stopping, length penalties, repetition, beams and greedy.
-namespace cleave {
+namespace cleave::search_test {
 namespace {
 
 Ids ids_of(const Json& json) {
@@ -67,4 +67,4 @@ INSTANTIATE_TEST_SUITE_P(Ranks, SearchOptions, ::testing::Values(1, 2, 3),
                          [](const auto& tp) { return str("tp", tp.param); });
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::search_test

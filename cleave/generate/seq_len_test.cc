@@ -14,7 +14,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::seq_len_test {
 namespace {
 
 using nlohmann::json;
@@ -117,4 +117,4 @@ TEST_F(SeqLen, FolderThatDoesNotSay_HasTheDefaultOrTheModelsPositions) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::seq_len_test

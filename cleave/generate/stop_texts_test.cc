@@ -4,7 +4,7 @@
 
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::stop_texts_test {
 namespace {
 
 std::vector<int64_t> bytes(const std::string& text) {
@@ -45,4 +45,4 @@ TEST(StopTexts, NoTokenizerOrEmptyText_IsRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::stop_texts_test

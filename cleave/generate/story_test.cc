@@ -12,7 +12,7 @@
 #include "tests/support/temp_folder.h"
 
 // Oracle: transformers 5 on the same trained model: stories of 96 ids, losses of windows of a text.
-namespace cleave {
+namespace cleave::story_test {
 namespace {
 
 Ids ids_of(const Json& json) {
@@ -120,4 +120,4 @@ INSTANTIATE_TEST_SUITE_P(Gpt2, RealStory, ::testing::ValuesIn(cases_of("gpt2-sha
                          case_name);
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::story_test

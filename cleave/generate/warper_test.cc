@@ -10,7 +10,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/shard_scores.h"
 
-namespace cleave {
+namespace cleave::warper_test {
 namespace {
 
 Tensor random_scores(int64_t rows, int64_t vocab_size, double spread) {
@@ -106,4 +106,4 @@ TEST(Warper, FewerIdsThanRanks_EmptyShardsTakePart) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::warper_test

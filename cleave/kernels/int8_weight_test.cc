@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-namespace cleave {
+namespace cleave::int8_weight_test {
 namespace {
 
 // Oracle: torch's multiplication in fp32, rounded once. 37 columns leave a part of a vector.
@@ -36,4 +36,4 @@ TEST(Int8Weight, Quantized_IsWithinHalfAScaleAndRepresentsTheLargest) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::int8_weight_test

@@ -16,7 +16,7 @@
 //   to Fanout     rank r uses its own W_r             dX = sum of W_r
 //   to Shard      each holder uses its own W_r        dX = sum over the holders of an element
 // The gradient of the source has the layout that its placement defines.
-namespace cleave {
+namespace cleave::dtensor_test {
 namespace {
 
 using test::CountingGroup;
@@ -460,4 +460,4 @@ TEST(Node, ConstantInput_MakesNoGraph) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::dtensor_test

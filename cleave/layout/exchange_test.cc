@@ -7,7 +7,7 @@
 #include "tests/support/thrown.h"
 
 // Oracle: closed forms. Row i of rank r is (100 r + i, -100 r - i).
-namespace cleave {
+namespace cleave::exchange_test {
 namespace {
 
 /// Rows that rank `from` sends to rank `to`. Rank 1 sends none, and nobody sends rows to itself but
@@ -81,4 +81,4 @@ TEST(ExchangeRows, OnOneRank_ChangesNothing) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::exchange_test

@@ -3,7 +3,7 @@
 
 #include "cleave/layout/shard_geometry.h"
 
-namespace cleave {
+namespace cleave::flat_test {
 namespace {
 
 /// The elements of `boxes` of a tensor, concatenated.
@@ -49,4 +49,4 @@ TEST(FlatShard, SizesThatDoNotDivide_CoverEverythingOnceWithinOne) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::flat_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace cleave {
+namespace cleave::shard_geometry_test {
 namespace {
 
 using Ranges = std::vector<Range>;
@@ -40,4 +40,4 @@ TEST(ShardGeometry, HeldRanges_FollowEachOtherLocally) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::shard_geometry_test

@@ -8,7 +8,7 @@
 #include "tests/support/memory.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::split_test {
 namespace {
 
 using Ranges = std::vector<Range>;
@@ -135,4 +135,4 @@ TEST(Split, ReleasedAndInternedByTwoThreads_IsOneObjectWhileAlive) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::split_test

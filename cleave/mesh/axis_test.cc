@@ -6,7 +6,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::axis_test {
 namespace {
 
 using test::on_ranks;
@@ -182,4 +182,4 @@ TEST(ScalarType, EveryType_ComesBackAndOthersAreRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::axis_test

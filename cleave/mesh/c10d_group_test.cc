@@ -7,7 +7,7 @@
 #include "cleave/mesh/scalar_type.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::c10d_group_test {
 namespace {
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
@@ -205,4 +205,4 @@ TEST(C10dGroup, FailureOfTheBackend_IsAnErrorThatNamesTheAxis) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::c10d_group_test

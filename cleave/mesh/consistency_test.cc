@@ -6,7 +6,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::consistency_test {
 namespace {
 
 using test::on_ranks;
@@ -54,4 +54,4 @@ TEST(CheckConsistent, FirstDifference_IsReportedWithBothValues) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::consistency_test

@@ -8,7 +8,7 @@
 #include "tests/support/gpus.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::cuda_test {
 namespace {
 
 using test::thrown_by;
@@ -46,4 +46,4 @@ TEST(Cuda, RankThread_HasItsGpuAndReturnsItsTensors) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::cuda_test

@@ -74,7 +74,9 @@ void run_job(const JobOptions& options, const std::function<void(World&)>& body)
 
 void run_job(int num_ranks, const std::function<void(World&)>& body) {
   const int launched = launched_world_size();
-  run_job({.num_ranks = launched > 0 ? launched : num_ranks}, body);
+  JobOptions options;
+  options.num_ranks = launched > 0 ? launched : num_ranks;
+  run_job(options, body);
 }
 
 }  // namespace cleave::inline mesh

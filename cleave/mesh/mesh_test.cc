@@ -4,7 +4,7 @@
 
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::mesh_test {
 namespace {
 
 using Groups = std::vector<std::vector<int>>;
@@ -118,4 +118,4 @@ TEST(Mesh, WrongSizesAndNames_AreRefusedWithWhatWouldBeRight) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::mesh_test

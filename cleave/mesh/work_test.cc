@@ -8,7 +8,7 @@
 #include "tests/support/thrown.h"
 
 // Oracle: the synchronous collectives of Axis, bit for bit, on another axis of the same ranks.
-namespace cleave {
+namespace cleave::work_test {
 namespace {
 
 using test::numbers;
@@ -119,4 +119,4 @@ TEST(Work, WidthsOfOtherRanks_AreRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::work_test

@@ -16,7 +16,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::folder_test {
 namespace {
 
 using testing::HasSubstr;
@@ -132,4 +132,4 @@ TEST(ModelFolder, MetasEmbeddingThatIsNotAMatrix_IsRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::folder_test

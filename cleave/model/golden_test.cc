@@ -1,6 +1,6 @@
 #include "tests/support/golden_model.h"
 
-namespace cleave {
+namespace cleave::golden_test {
 namespace {
 
 using test::largest_difference;
@@ -101,4 +101,4 @@ INSTANTIATE_TEST_SUITE_P(Layouts, AdamGolden, ::testing::ValuesIn(layouts_of({"g
                          test::layout_name);
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::golden_test

@@ -15,7 +15,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::model_test {
 namespace {
 
 using testing::ElementsAre;
@@ -156,4 +156,4 @@ TEST(PresetConfig, UnknownName_GetsASimilarOneOrAll) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::model_test

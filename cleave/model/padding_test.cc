@@ -19,7 +19,7 @@
 //
 // Oracle: the model without padding. Its gradients are the same, except that the row loses the part
 // that lookups give: all of it if the head is untied.
-namespace cleave {
+namespace cleave::padding_test {
 namespace {
 
 using Gradients = std::map<std::string, Tensor>;
@@ -166,4 +166,4 @@ TEST(Padding, IndexOfTheConfig_IsThatOfTransformers) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::padding_test

@@ -9,7 +9,7 @@
 
 // Oracle: attention head by head in fp64 over the visible keys, with explicit softmax and rotary
 // positions as complex products.
-namespace cleave {
+namespace cleave::attention_test {
 namespace {
 
 using test::expect_equals_unsplit;
@@ -484,4 +484,4 @@ TEST(Attention, ShardedTokensWithoutAPlan_AreRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::attention_test

@@ -10,7 +10,7 @@
 
 // Oracle: the formula over whole tensors with autograd, in fp64; transformers' losses and gradients
 // in train/balance_loss_test.cc.
-namespace cleave {
+namespace cleave::balance_loss_test {
 namespace {
 
 using test::numbers;
@@ -156,4 +156,4 @@ TEST(Experts, WithAnAuxiliaryLoss_HaveItsGradientInAddition) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::balance_loss_test

@@ -9,7 +9,7 @@
 
 // Oracle: the same computation as plain tensor functions on whole weights, in fp64
 // (tests/support/unsplit.h).
-namespace cleave {
+namespace cleave::call_record_test {
 namespace {
 
 using test::LayerCase;
@@ -145,4 +145,4 @@ TEST(CallRecord, UnreportedUseWhereLayoutsDoNotAgree_IsRefusedInTheFirstForward)
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::call_record_test

@@ -12,7 +12,7 @@
 #include "tests/support/thrown.h"
 
 // Oracle: attention head by head in fp64 with explicit softmax, on whole weights.
-namespace cleave {
+namespace cleave::cross_attention_test {
 namespace {
 
 using test::numbers;
@@ -230,4 +230,4 @@ TEST(CrossAttention, TableTiedToAnotherShapeOrNone_IsRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::cross_attention_test

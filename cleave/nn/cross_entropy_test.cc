@@ -13,7 +13,7 @@
 
 // Oracles: recorded values of torch.nn.functional.cross_entropy, and in fp64 libtorch's own loss on
 // whole logits.
-namespace cleave {
+namespace cleave::cross_entropy_test {
 namespace {
 
 using test::largest_difference;
@@ -254,4 +254,4 @@ TEST(NextTokenLabels, EachPosition_GetsTheNextLabelAndTheLastNone) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::cross_entropy_test

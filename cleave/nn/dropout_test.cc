@@ -10,7 +10,7 @@
 #include "tests/support/thrown.h"
 
 // Oracle: element i of the step's global batch is kept if number i of the stream is >= p.
-namespace cleave {
+namespace cleave::dropout_test {
 namespace {
 
 using test::leaf_of;
@@ -134,4 +134,4 @@ TEST(Dropout, OfPartialSumsOrAWrongP_IsRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::dropout_test

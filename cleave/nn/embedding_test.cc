@@ -6,7 +6,7 @@
 #include "tests/support/unsplit.h"
 
 // Oracle: the same layer as plain tensor functions on whole weights, in fp64.
-namespace cleave {
+namespace cleave::embedding_test {
 namespace {
 
 using test::LayerCase;
@@ -88,4 +88,4 @@ TEST(Embedding, IdOutsideTheTable_IsReported) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::embedding_test

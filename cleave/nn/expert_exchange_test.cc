@@ -10,7 +10,7 @@
 
 // Oracle: the layer with all experts and the tokens of all ranks on one rank, in fp64
 // (experts_test.cc compares that with plain tensor functions).
-namespace cleave {
+namespace cleave::expert_exchange_test {
 namespace {
 
 using test::numbers;
@@ -148,4 +148,4 @@ TEST(Experts, FewerExpertsThanRanks_AreRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::expert_exchange_test

@@ -12,7 +12,7 @@
 
 // Oracle: closed forms, and every expert on every token as plain tensor functions on whole weights
 // in fp64, with weights of zero for the experts that a token does not have.
-namespace cleave {
+namespace cleave::experts_test {
 namespace {
 
 using test::LayerCase;
@@ -248,4 +248,4 @@ TEST(Experts, MoreExpertsPerTokenThanExperts_AreRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::experts_test

@@ -10,7 +10,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::layer_test {
 namespace {
 
 using test::on_ranks;
@@ -281,4 +281,4 @@ TEST(Layers, InvalidSizesAndNames_AreRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::layer_test

@@ -13,7 +13,7 @@
 
 // Oracle: the same layer as plain tensor functions on whole weights, in fp64. Sizes do not divide
 // by the number of ranks, and some are smaller.
-namespace cleave {
+namespace cleave::layers_test {
 namespace {
 
 using test::expect_equals_unsplit;
@@ -342,4 +342,4 @@ TEST(SequenceParallel, BlockOnSplitTokens_EqualsTheUnsplitLayer) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::layers_test

@@ -11,7 +11,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::parameter_test {
 namespace {
 
 using test::on_ranks;
@@ -211,4 +211,4 @@ TEST(Parameter, Use_ReadsTheTensorSetByAWrap) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::parameter_test

@@ -7,7 +7,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::relative_bias_test {
 namespace {
 
 /// The buckets of keys at these distances after the query at 200.
@@ -68,4 +68,4 @@ TEST(RelativeBias, OptionsOutOfRange_AreRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::relative_bias_test

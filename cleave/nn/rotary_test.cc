@@ -12,7 +12,7 @@
 #include "tests/support/thrown.h"
 
 // Oracle: multiplication of complex numbers a + ib by exp(i position frequency).
-namespace cleave {
+namespace cleave::rotary_test {
 namespace {
 
 using test::largest_difference;
@@ -204,4 +204,4 @@ TEST(Rotary, OddHeadDim_IsRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::rotary_test

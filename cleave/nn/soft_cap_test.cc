@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-namespace cleave {
+namespace cleave::soft_cap_test {
 namespace {
 
 TEST(SoftCap, ValuesAndSlopes_AreThoseOfTheFormula) {
@@ -35,4 +35,4 @@ TEST(SoftCap, NaN_StaysNaN) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::soft_cap_test

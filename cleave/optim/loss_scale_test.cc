@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace cleave {
+namespace cleave::loss_scale_test {
 namespace {
 
 // Oracle: torch.amp.GradScaler's defaults.
@@ -30,4 +30,4 @@ TEST(LossScale, Off_StaysOne) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::loss_scale_test

@@ -10,7 +10,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::muon_test {
 namespace {
 
 using test::largest_difference;
@@ -209,4 +209,4 @@ TEST(ForWholeMatrices, FlatShardsOfTensorParallelParts_AreJoined) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::muon_test

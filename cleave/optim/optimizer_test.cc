@@ -10,7 +10,7 @@
 #include "tests/support/thrown.h"
 
 // Oracle: the published update rules, per element in fp64.
-namespace cleave {
+namespace cleave::optimizer_test {
 namespace {
 
 using test::largest_difference;
@@ -362,4 +362,4 @@ TEST(LrSchedule, Names_AreReadAndOthersListed) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::optimizer_test

@@ -13,7 +13,7 @@
 #include "tests/support/thrown.h"
 
 // Oracle: the whole model on one rank in float64, with plain autograd and the plain optimizer.
-namespace cleave {
+namespace cleave::fsdp_test {
 namespace {
 
 using test::largest_difference;
@@ -266,4 +266,4 @@ TEST(FullyShard, WrongOrder_IsRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::fsdp_test

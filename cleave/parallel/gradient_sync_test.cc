@@ -15,7 +15,7 @@
 
 // Oracle: bit for bit, the same sums after backward (begin was not called), and the plain
 // functions finish_gradients and sum_gradients.
-namespace cleave {
+namespace cleave::gradient_sync_test {
 namespace {
 
 constexpr int64_t kBucketBytes = 2048;  // a few parameters
@@ -240,4 +240,4 @@ TEST(FullyShard, PrefetchOfTheNextLayer_ChangesNothing) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::gradient_sync_test

@@ -13,7 +13,7 @@
 #include "tests/support/thrown.h"
 
 // Oracle: whole gradients on one rank, in integers, so that sums are exact.
-namespace cleave {
+namespace cleave::gradients_test {
 namespace {
 
 using test::on_ranks;
@@ -339,4 +339,4 @@ TEST(ClipGradNorm, OfGradientsInParts_IsRefusedWithTheMissingCall) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::gradients_test

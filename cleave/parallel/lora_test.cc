@@ -20,7 +20,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/ranks.h"
 
-namespace cleave {
+namespace cleave::lora_test {
 namespace {
 
 /// One block: up and down projection.
@@ -453,4 +453,4 @@ TEST(Lora, Int8Base_IsOfTheLinearLayersOfBlocksWithoutRouters) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::lora_test

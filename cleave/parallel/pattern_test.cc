@@ -2,7 +2,7 @@
 
 #include "cleave/parallel/plan.h"
 
-namespace cleave {
+namespace cleave::pattern_test {
 namespace {
 
 struct Row {
@@ -56,4 +56,4 @@ TEST(Pattern, AnyOfSeveralPaths_IsEnough) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::pattern_test

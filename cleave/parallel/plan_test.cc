@@ -16,7 +16,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::plan_test {
 namespace {
 
 using test::on_ranks;
@@ -319,4 +319,4 @@ TEST(DescribeSplit, DryAxis_ShowsTheLayoutOfEveryRankWithoutOne) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::plan_test

@@ -13,7 +13,7 @@
 #include "tests/support/thrown.h"
 
 // Oracle: the same layers without recomputation.
-namespace cleave {
+namespace cleave::recompute_test {
 namespace {
 
 /// Attention with dropout on its probabilities, dropout, an MLP; counts its forwards.
@@ -182,4 +182,4 @@ TEST(Recompute, TensorWithoutAGradientOrALeafThatIsNoInput_IsAllowed) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::recompute_test

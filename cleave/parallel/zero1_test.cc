@@ -13,7 +13,7 @@
 #include "tests/support/thrown.h"
 
 // Oracle: the plain optimizer on one rank with all sequences, in fp64.
-namespace cleave {
+namespace cleave::zero1_test {
 namespace {
 
 const char* const kConfig = R"json({"model_type": "llama", "vocab_size": 23, "hidden_size": 12,
@@ -148,4 +148,4 @@ TEST(Zero1Optimizer, StepBeforeTheSums_IsRefusedAndZeroGradDiscardsThem) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::zero1_test

@@ -11,7 +11,7 @@
 
 // Oracle: the loss and every gradient of the same layers on one rank without a pipeline and without
 // recomputation, in fp64.
-namespace cleave {
+namespace cleave::named_values_test {
 namespace {
 
 using test::TinyOptions;
@@ -233,4 +233,4 @@ TEST(NamedValues, Evaluation_GivesTheLossesOfTraining) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::named_values_test

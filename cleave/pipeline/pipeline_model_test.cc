@@ -14,7 +14,7 @@
 #include "tests/support/tiny_sequence.h"
 
 // Oracle: the loss and every gradient of the same Layers on one rank without a pipeline, in fp64.
-namespace cleave {
+namespace cleave::pipeline_model_test {
 namespace {
 
 using test::thrown_by;
@@ -494,4 +494,4 @@ TEST(PipelineModel, WrongUse_IsRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::pipeline_model_test

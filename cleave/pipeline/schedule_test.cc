@@ -4,7 +4,7 @@
 
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::schedule_test {
 namespace {
 
 using Kind = Action::Kind;
@@ -187,4 +187,4 @@ TEST(Schedule, Drawing_HasEveryActionAndTheIdleShare) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::schedule_test

@@ -7,7 +7,7 @@
 #include "cleave/nn/norm.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::stages_test {
 namespace {
 
 using test::thrown_by;
@@ -151,4 +151,4 @@ TEST(Stages, ByCostWithALargeVocabulary_IsNoSlowerThanTheEvenRule) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::stages_test

@@ -10,7 +10,7 @@
 
 #include "tests/support/tiny_sequence.h"
 
-namespace cleave {
+namespace cleave::trace_test {
 namespace {
 
 using Kind = Action::Kind;
@@ -108,4 +108,4 @@ TEST(Trace, ZeroBubbleAtFourStagesAndEightMicroBatches_WaitsLessThanOneForwardOn
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::trace_test

@@ -4,7 +4,7 @@
 
 #include "cleave/planner/cluster_links.h"
 
-namespace cleave {
+namespace cleave::cluster_cost_test {
 namespace {
 
 /// Without fitted constants, latencies and memory outside of tensors.
@@ -249,4 +249,4 @@ TEST(TransformerSize, Gpt3_Has175BillionParameters) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::cluster_cost_test

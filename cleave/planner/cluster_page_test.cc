@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace cleave {
+namespace cleave::cluster_page_test {
 namespace {
 
 TransformerSize small_model() {
@@ -51,4 +51,4 @@ TEST(PlanPage, HoldsEveryLayout_AlsoThoseThatDoNotFit) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::cluster_page_test

@@ -4,7 +4,7 @@
 
 #include "cleave/planner/cluster_command.h"
 
-namespace cleave {
+namespace cleave::cluster_search_test {
 namespace {
 
 TransformerSize llama_70b() {
@@ -126,4 +126,4 @@ TEST(Tokens, AreReadAsPeopleWriteThem) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::cluster_search_test

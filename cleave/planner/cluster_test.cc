@@ -4,7 +4,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::cluster_test {
 namespace {
 
 Cluster parse(const std::string& text) {
@@ -93,4 +93,4 @@ TEST(ClusterPreset, Unknown_IsRefusedWithTheNames) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::cluster_test

@@ -11,13 +11,8 @@ namespace {
 
 using Object = nlohmann::ordered_json;
 
-std::string size(int64_t bytes) {
+std::string bytes_of(int64_t bytes) {
   return bytes_text(static_cast<double>(bytes));
-}
-
-std::string padded(std::string text, size_t width) {
-  if (text.size() < width) text.insert(0, width - text.size(), ' ');
-  return text;
 }
 
 std::string filled(std::string text, size_t width) {
@@ -53,15 +48,16 @@ void print_rank_program(const RankProgram& program, const ParallelConfig& layout
   }
   log_info("weights  ", counted(program.parameters.size(), "parameter"), ", ",
            count_text(static_cast<double>(elements_held(program))), " elements held");
-  log_info("memory   ", size(m.total()), ": weights ", size(m.weights), ", optimizer ",
-           size(m.optimizer), ", gradients ", size(m.gradients), ", activations ",
-           size(m.activations));
+  log_info("memory   ", bytes_of(m.total()), ": weights ", bytes_of(m.weights), ", optimizer ",
+           bytes_of(m.optimizer), ", gradients ", bytes_of(m.gradients), ", activations ",
+           bytes_of(m.activations));
   log_info("sent in a step");
   bool sends = false;
   for (const auto& [axis, calls] : program.forecast.calls) {
     for (const auto& [kind, traffic] : calls) {
-      log_info("  ", filled(axis, 18), filled(kind, 16), padded(str(traffic.num_calls), 8),
-               traffic.num_calls == 1 ? " call  " : " calls ", padded(size(traffic.bytes), 12));
+      log_info("  ", filled(axis, 18), filled(kind, 16), right_aligned(str(traffic.num_calls), 8),
+               traffic.num_calls == 1 ? " call  " : " calls ",
+               right_aligned(bytes_of(traffic.bytes), 12));
       sends = true;
     }
   }
@@ -71,7 +67,7 @@ void print_rank_program(const RankProgram& program, const ParallelConfig& layout
 void print_rank_parameters(const RankProgram& program) {
   log_info("parameters: elements held, shape, name");
   for (const RankParameter& p : program.parameters) {
-    log_info(padded(str(p.held), 12), "  ", filled(shape_text(p.shape), 16), "  ", p.name);
+    log_info(right_aligned(str(p.held), 12), "  ", filled(shape_text(p.shape), 16), "  ", p.name);
   }
 }
 

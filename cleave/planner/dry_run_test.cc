@@ -16,7 +16,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::dry_run_test {
 namespace {
 
 const char* const kLlama = R"json({"model_type": "llama", "vocab_size": 40, "hidden_size": 16,
@@ -166,4 +166,4 @@ TEST(DryRun, Json_HasTheCallsByAxis) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::dry_run_test

@@ -13,7 +13,7 @@
 #include "cleave/torch_internals/meta_device.h"
 #include "tests/support/reads_start.h"
 
-namespace cleave {
+namespace cleave::forecast_test {
 namespace {
 
 TEST(MetaMemory, TensorsAndViews_CountTheirStorageOnce) {
@@ -279,4 +279,4 @@ TEST(RankLayouts, HundredThousandRanks_AreListedInSeconds) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::forecast_test

@@ -6,7 +6,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::other_ranks_test {
 namespace {
 
 RankUse use_of(int tp, int pp, int dp, int64_t batch, int64_t micro = 0) {
@@ -90,4 +90,4 @@ TEST(OtherRanks, Change_IsOneLine) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::other_ranks_test

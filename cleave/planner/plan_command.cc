@@ -108,13 +108,8 @@ Object json_of(const LayoutCandidate& c) {
   return out;
 }
 
-std::string padded(std::string text, size_t width) {
-  if (text.size() < width) text.insert(0, width - text.size(), ' ');
-  return text;
-}
-
 std::string size(int64_t bytes) {
-  return padded(bytes_text(static_cast<double>(bytes)), 12);
+  return right_aligned(bytes_text(static_cast<double>(bytes)), 12);
 }
 
 std::string sent_text(const char* axis, const DryTraffic& t) {
@@ -157,8 +152,8 @@ void print(const std::vector<LayoutCandidate>& all, int64_t limit) {
     if (!c.refused.empty()) {
       log_info("      refused              ", c.layout.describe(), ": ", c.refused);
     } else {
-      log_info(' ', size(c.forecast.most_bytes()), padded(duration_text(c.time.total()), 12), "  ",
-               c.layout.describe(), c.fits ? "" : ": too large");
+      log_info(' ', size(c.forecast.most_bytes()), right_aligned(duration_text(c.time.total()), 12),
+               "  ", c.layout.describe(), c.fits ? "" : ": too large");
     }
   }
 }

@@ -5,7 +5,7 @@
 
 #include "cleave/planner/options.h"
 
-namespace cleave {
+namespace cleave::plan_command_test {
 namespace {
 
 using testing::HasSubstr;
@@ -30,4 +30,4 @@ TEST(PlanCommand, TimeOfMessages_IsThereWhereRanksCommunicate) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::plan_command_test

@@ -11,7 +11,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::published_runs_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -198,4 +198,4 @@ TEST_F(RealPublishedRuns, MultiNodeVTrain_IsWithin10PercentAndRanksTheBestAmongT
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::published_runs_test

@@ -3,7 +3,7 @@
 #include "cleave/model/model.h"
 #include "cleave/planner/rank_layouts.h"
 
-namespace cleave {
+namespace cleave::saving_test {
 namespace {
 
 const char* const kLlama = R"json({"model_type": "llama", "vocab_size": 40, "hidden_size": 16,
@@ -100,4 +100,4 @@ TEST(Saving, WithoutDataParallelism_NoShardingIsSuggested) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::saving_test

@@ -5,7 +5,7 @@
 
 #include "cleave/report/page.h"
 
-namespace cleave {
+namespace cleave::curve_test {
 namespace {
 
 /// Values without a pattern: from -1 to 1.
@@ -80,4 +80,4 @@ TEST(Decimated, UnknownValues_AreLeftOutAndABucketOfThemIsAGap) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::curve_test

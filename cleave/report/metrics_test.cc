@@ -8,7 +8,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::metrics_test {
 namespace {
 
 std::string file_for_test() {
@@ -128,4 +128,4 @@ TEST(ReadMetrics, LineWithoutStep_NamesFileAndLine) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::metrics_test

@@ -11,7 +11,7 @@
 #include "cleave/file/file.h"
 #include "tests/support/temp_folder.h"
 
-namespace cleave {
+namespace cleave::page_test {
 namespace {
 
 using nlohmann::json;
@@ -275,4 +275,4 @@ TEST(WriteReport, BrokenMetrics_NameTheLineAndLeaveTheOldPage) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::page_test

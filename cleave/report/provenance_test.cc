@@ -5,7 +5,7 @@
 #include "cleave/report/record.h"
 #include "tests/support/temp_folder.h"
 
-namespace cleave {
+namespace cleave::provenance_test {
 namespace {
 
 using test::TempFolder;
@@ -54,4 +54,4 @@ TEST(GitCommit, FilesThatAreNotGits_GiveNone) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::provenance_test

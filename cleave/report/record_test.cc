@@ -8,7 +8,7 @@
 #include "cleave/base/error.h"
 #include "tests/support/temp_folder.h"
 
-namespace cleave {
+namespace cleave::record_test {
 namespace {
 
 using test::TempFolder;
@@ -90,4 +90,4 @@ TEST(Record, BrokenFiles_NameTheKey) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::record_test

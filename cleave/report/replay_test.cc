@@ -7,7 +7,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::replay_test {
 namespace {
 
 using json = nlohmann::json;
@@ -171,4 +171,4 @@ TEST(Replay, Page_EscapesTitles) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::replay_test

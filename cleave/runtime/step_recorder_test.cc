@@ -6,7 +6,7 @@
 
 #include "cleave/comm/api/world.h"
 
-namespace cleave {
+namespace cleave::step_recorder_test {
 namespace {
 
 StepRecorder::Memory no_memory() {
@@ -106,4 +106,4 @@ TEST(StepRecorder, Calls_AreNumberedByGroupAndDirection) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::step_recorder_test

@@ -12,7 +12,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::csv_test {
 namespace {
 
 using test::thrown_by;
@@ -115,4 +115,4 @@ TEST(CsvReader, Column_IsFoundByOneOfItsNames) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::csv_test

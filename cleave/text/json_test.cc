@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace cleave {
+namespace cleave::json_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -238,4 +238,4 @@ TEST(Json, File_IsReadOrRefusedByName) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::json_test

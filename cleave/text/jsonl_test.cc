@@ -9,7 +9,7 @@
 
 #include "tests/support/temp_folder.h"
 
-namespace cleave {
+namespace cleave::jsonl_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -86,4 +86,4 @@ TEST(JsonLines, MissingFile_IsAnIoError) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::jsonl_test

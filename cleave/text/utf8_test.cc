@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace cleave {
+namespace cleave::utf8_test {
 namespace {
 
 const std::string kBad = "\xEF\xBF\xBD";
@@ -63,4 +63,4 @@ TEST(Utf8, EndOfText_TakesNoBytes) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::utf8_test

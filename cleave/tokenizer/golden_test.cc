@@ -16,7 +16,7 @@
 
 // Oracle: ids and texts of the reference libraries, for the small tokenizers in tests/golden and
 // for published ones, whose answers are in goldens/tokenizers of $CLEAVE_DATA.
-namespace cleave {
+namespace cleave::golden_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -399,4 +399,4 @@ TEST(Pipeline, EveryKindOfStep_MatchesTheReference) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::golden_test

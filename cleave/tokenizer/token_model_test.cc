@@ -12,7 +12,7 @@
 
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::token_model_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -169,4 +169,4 @@ TEST(Vocab, InvalidIds_NameTokenAndByte) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::token_model_test

@@ -17,7 +17,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::tokenizer_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -287,4 +287,4 @@ TEST(StreamDecoder, SpecialTokens_AreReturnedOnRequest) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::tokenizer_test

@@ -17,7 +17,7 @@
 
 // Oracle: checksums of the results of tokenizers 0.23.3 for every character, made by
 // tools/make_unicode_tables.py.
-namespace cleave {
+namespace cleave::unicode_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -194,4 +194,4 @@ TEST(Unicode, LowerCase_IgnoresTheContext) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::unicode_test

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-namespace cleave {
+namespace cleave::deferred_test {
 namespace {
 
 // takes() knows the nodes of casts and transposes by the names that libtorch gives them.
@@ -28,4 +28,4 @@ TEST(Deferred, GradientOfATransposedCast_ReachesTheLeaf) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::deferred_test

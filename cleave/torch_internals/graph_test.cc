@@ -9,7 +9,7 @@
 
 #include "cleave/torch_internals/node.h"
 
-namespace cleave {
+namespace cleave::graph_test {
 namespace {
 
 using testing::ElementsAre;
@@ -78,4 +78,4 @@ TEST(Graph, NodeOfAnEarlierTimeOrAnotherThread_IsNamed) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::graph_test

@@ -12,7 +12,7 @@
 
 #include "cleave/torch_internals/cpu_memory.h"
 
-namespace cleave {
+namespace cleave::memory_cache_test {
 namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
@@ -166,4 +166,4 @@ TEST(MemoryCache, MemoryUnderPoison_HoldsNaNWhenNewAndWhenFreed) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::memory_cache_test

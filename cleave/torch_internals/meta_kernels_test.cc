@@ -3,7 +3,7 @@
 
 #include "cleave/torch_internals/meta_device.h"
 
-namespace cleave {
+namespace cleave::meta_kernels_test {
 namespace {
 
 // The classifier of imdb_bert has a relu, and a forecast runs its backward too.
@@ -18,4 +18,4 @@ TEST(MetaKernels, Relu_HasItsInputsShapeForwardAndBackward) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::meta_kernels_test

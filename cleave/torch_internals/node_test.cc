@@ -5,7 +5,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-namespace cleave {
+namespace cleave::node_test {
 namespace {
 
 TEST(Node, OutputThatNobodyUsed_HasAGradientOfZeros) {
@@ -34,4 +34,4 @@ TEST(Node, Backward_FreesWhatTheNodeKeeps) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::node_test

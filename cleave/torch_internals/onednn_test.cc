@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-namespace cleave {
+namespace cleave::onednn_test {
 namespace {
 
 // Small whole numbers, whose products and sums are exact in fp32: oneDNN and the oracle in int64
@@ -27,4 +27,4 @@ TEST(OneDnn, Products_AreThoseOfTheMatrices) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::onednn_test

@@ -7,7 +7,7 @@
 
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::op_clock_test {
 namespace {
 
 int64_t calls_of(const OpClock& clock, std::string_view operation) {
@@ -38,4 +38,4 @@ TEST(OpClock, SecondClockOnAThread_IsABug) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::op_clock_test

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-namespace cleave {
+namespace cleave::tensor_test {
 namespace {
 
 struct Number : TensorRecord {
@@ -69,4 +69,4 @@ TEST(Storage, MemoryThatReturns_IsReadByViewsAndSavedTensors) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::tensor_test

@@ -17,7 +17,7 @@
 #include "tests/support/golden_model.h"
 #include "tests/support/temp_folder.h"
 
-namespace cleave {
+namespace cleave::balance_loss_test {
 namespace {
 
 using test::TempFolder;
@@ -254,4 +254,4 @@ TEST_F(BalanceRun, Loss_ContainsTheAuxiliaryLoss) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::balance_loss_test

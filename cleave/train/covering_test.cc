@@ -20,7 +20,7 @@
 #include "tests/support/rounding.h"
 #include "tests/support/temp_folder.h"
 
-namespace cleave {
+namespace cleave::covering_test {
 namespace {
 
 using test::ArrayRow;
@@ -392,4 +392,4 @@ TEST(CoveringArrayOfTrain, Rows_HaveEveryAllowedPair) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::covering_test

@@ -15,7 +15,7 @@
 #include "tests/support/lora_runs.h"
 #include "tests/support/python.h"
 
-namespace cleave {
+namespace cleave::dora_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -215,4 +215,4 @@ TEST_F(Dora, MagnitudesThatDoNotFitTheConfig_AreRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::dora_test

@@ -20,7 +20,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::dpo_test {
 namespace {
 
 using test::TempFolder;
@@ -290,4 +290,4 @@ TEST(Dpo, OptionsThatDoNotFit_AreRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::dpo_test

@@ -13,7 +13,7 @@
 #include "tests/support/small_run.h"
 #include "tests/support/temp_folder.h"
 
-namespace cleave {
+namespace cleave::early_stop_test {
 namespace {
 
 using test::TempFolder;
@@ -84,4 +84,4 @@ TEST(TrainWithEarlyStop, WithoutIt_TheRunGoesToItsLastStep) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::early_stop_test

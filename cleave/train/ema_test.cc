@@ -15,7 +15,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::ema_test {
 namespace {
 
 using test::TempFolder;
@@ -172,4 +172,4 @@ TEST(Ema, WithoutAverages_ResumeAndConvertSaySo) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::ema_test

@@ -5,7 +5,7 @@
 
 #include "tests/support/lora_runs.h"
 
-namespace cleave {
+namespace cleave::expert_lora_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -106,4 +106,4 @@ TEST_F(ExpertLora, SavedWithEp_ResumesWithTpAndBack) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::expert_lora_test

@@ -16,7 +16,7 @@
 #include "tests/support/thrown.h"
 #include "tests/support/train_grid.h"
 
-namespace cleave {
+namespace cleave::expert_parallel_test {
 namespace {
 
 using test::GridCase;
@@ -240,4 +240,4 @@ TEST(ExpertParallelLayout, Forecast_HasNarrowGradientsOfExpertsOnOneRank) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::expert_parallel_test

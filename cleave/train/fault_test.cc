@@ -18,7 +18,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::fault_test {
 namespace {
 
 using test::TempFolder;
@@ -167,4 +167,4 @@ TEST(TrainFault, FolderWithOnlyDamagedCheckpoints_IsRefusedAndAnEmptyOneIsNot) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::fault_test

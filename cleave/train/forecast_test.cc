@@ -13,7 +13,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/temp_folder.h"
 
-namespace cleave {
+namespace cleave::forecast_test {
 namespace {
 
 const char* const kLlama = R"json({"model_type": "llama", "vocab_size": 500, "hidden_size": 48,
@@ -166,4 +166,4 @@ TEST(Forecast, OfFewTokensInFp16_IsWithinTenPercentOfTheRun) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::forecast_test

@@ -15,7 +15,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/train_grid.h"
 
-namespace cleave {
+namespace cleave::grid_test {
 namespace {
 
 using test::all_points;
@@ -182,4 +182,4 @@ INSTANTIATE_TEST_SUITE_P(Families, Grid,
                          [](const auto& param) { return param.param; });
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::grid_test

@@ -27,7 +27,7 @@
 #include "tests/support/rounding.h"
 #include "tests/support/train_grid.h"
 
-namespace cleave {
+namespace cleave::kernel_grid_test {
 namespace {
 
 using test::all_points;
@@ -296,4 +296,4 @@ INSTANTIATE_TEST_SUITE_P(Gemma, KernelGrid,
                          kRowName);
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::kernel_grid_test

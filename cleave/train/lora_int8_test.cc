@@ -14,7 +14,7 @@
 #include "cleave/planner/forecast.h"
 #include "tests/support/lora_runs.h"
 
-namespace cleave {
+namespace cleave::lora_int8_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -160,4 +160,4 @@ TEST(LoraInt8Forecast, MatrixThatIsRead_IsCounted) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::lora_int8_test

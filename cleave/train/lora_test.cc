@@ -21,7 +21,7 @@
 #include "tests/support/python.h"
 #include "tests/support/temp_folder.h"
 
-namespace cleave {
+namespace cleave::lora_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -528,4 +528,4 @@ TEST_F(LoraRuns, AdapterOfAnotherModelOrKind_IsOneLineWithExitCode4) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::lora_test

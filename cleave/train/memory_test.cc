@@ -11,7 +11,7 @@
 #include "tests/support/thrown.h"
 #include "tests/support/train_program.h"
 
-namespace cleave {
+namespace cleave::memory_test {
 namespace {
 
 using test::TempFolder;
@@ -114,4 +114,4 @@ TEST(Train, OnATerminalOfALauncher_PrintsNoControlCodes) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::memory_test

@@ -10,7 +10,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::mix_test {
 namespace {
 
 using test::losses;
@@ -70,4 +70,4 @@ TEST(TrainOnAMix, Epochs_AreRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::mix_test

@@ -14,7 +14,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/train_grid.h"
 
-namespace cleave {
+namespace cleave::muon_test {
 namespace {
 
 using test::grid_model;
@@ -213,4 +213,4 @@ TEST(MuonShards, StepInFp32AndBf16_IsThatOfTheWholeMatrices) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::muon_test

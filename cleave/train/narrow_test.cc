@@ -11,7 +11,7 @@
 #include "cleave/train/options.h"
 #include "tests/support/temp_folder.h"
 
-namespace cleave {
+namespace cleave::narrow_test {
 namespace {
 
 using test::TempFolder;
@@ -84,4 +84,4 @@ INSTANTIATE_TEST_SUITE_P(Families, Narrow,
                          [](const auto& test) { return std::string(test.param.first); });
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::narrow_test

@@ -20,7 +20,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::other_task_test {
 namespace {
 
 using test::losses;
@@ -261,4 +261,4 @@ TEST(ClassifierFromMaskedLm, RecordedModel_KeepsItsHiddenStates) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::other_task_test

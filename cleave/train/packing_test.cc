@@ -19,7 +19,7 @@
 #include "tests/support/rounding.h"
 #include "tests/support/train_grid.h"
 
-namespace cleave {
+namespace cleave::packing_test {
 namespace {
 
 using test::grid_model;
@@ -238,4 +238,4 @@ TEST(ContextOf, PackedBatch_HasPositionsAndTheFirstKeyOfEachQuery) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::packing_test

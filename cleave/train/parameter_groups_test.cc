@@ -11,7 +11,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::parameter_groups_test {
 namespace {
 
 using test::TempFolder;
@@ -141,4 +141,4 @@ TEST(ParameterGroups, FrozenParameters_StayOnEveryLayoutAndTheOthersAreThoseOfOn
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::parameter_groups_test

@@ -9,7 +9,7 @@
 #include "tests/support/small_run.h"
 #include "tests/support/temp_folder.h"
 
-namespace cleave {
+namespace cleave::plain_kernels_test {
 namespace {
 
 constexpr int64_t kHidden = 32, kWide = 48, kVocab = 257;
@@ -56,4 +56,4 @@ TEST(PlainKernels, OfLibtorchOnly_TrainAsFusedKernels) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::plain_kernels_test

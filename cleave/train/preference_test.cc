@@ -8,7 +8,7 @@
 #include "cleave/train/step.h"
 #include "tests/support/ranks.h"
 
-namespace cleave {
+namespace cleave::preference_test {
 namespace {
 
 double sigmoid(double x) {
@@ -83,4 +83,4 @@ TEST(MicroBatches, OfPairs_KeepPairsWholeAndFillWithOneWithoutLabels) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::preference_test

@@ -8,7 +8,7 @@
 #include "cleave/comm/api/world.h"
 #include "tests/support/ranks.h"
 
-namespace cleave {
+namespace cleave::rank_model_test {
 namespace {
 
 const char* const kConfig = R"json({"model_type": "llama", "vocab_size": 19, "hidden_size": 12,
@@ -56,4 +56,4 @@ TEST(RankModel, ScaleThatOverflowsFp16_MakesTheNormNotFinite) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::rank_model_test

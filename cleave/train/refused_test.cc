@@ -8,7 +8,7 @@
 #include "tests/support/program.h"
 #include "tests/support/temp_folder.h"
 
-namespace cleave {
+namespace cleave::refused_test {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -96,4 +96,4 @@ TEST(Refused, TableInDocs_HasTheMessagesOfTheProgram) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::refused_test

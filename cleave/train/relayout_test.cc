@@ -17,7 +17,7 @@
 #include "tests/support/small_run.h"
 #include "tests/support/temp_folder.h"
 
-namespace cleave {
+namespace cleave::relayout_test {
 namespace {
 
 using test::losses;
@@ -212,4 +212,4 @@ TEST(RelayoutInFp32, NextTwentyLosses_StayWithinTheDriftOfOneUlp) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::relayout_test

@@ -1,4 +1,6 @@
 // What a resumed run keeps from its checkpoint, and its warnings.
+#include "cleave/train/resume.h"
+
 #include <filesystem>
 #include <fstream>
 
@@ -10,13 +12,12 @@
 #include "cleave/file/file.h"
 #include "cleave/report/metrics.h"
 #include "cleave/train/options.h"
-#include "cleave/train/resume.h"
 #include "tests/support/saved_models.h"
 #include "tests/support/small_run.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::resume_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -201,4 +202,4 @@ TEST(Steps, WarmupLongerThanTheRun_IsRefusedWithDefaultStepsToo) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::resume_test

@@ -12,7 +12,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::setup_test {
 namespace {
 
 using test::TempFolder;
@@ -278,4 +278,4 @@ TEST_F(Setup, TableForALanguageModel_IsRefusedWithTheRemedy) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::setup_test

@@ -14,7 +14,7 @@
 #include "tests/support/small_run.h"
 #include "tests/support/temp_folder.h"
 
-namespace cleave {
+namespace cleave::step_recording_test {
 namespace {
 
 using json = nlohmann::json;
@@ -191,4 +191,4 @@ TEST(StepRecording, StepBeyondTheRun_IsRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::step_recording_test

@@ -9,7 +9,7 @@
 #include "cleave/train/options.h"
 #include "tests/support/temp_folder.h"
 
-namespace cleave {
+namespace cleave::summary_test {
 namespace {
 
 using testing::HasSubstr;
@@ -46,4 +46,4 @@ TEST(RunHeader, TimeOfCommunication_IsThereWhereRanksCommunicate) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::summary_test

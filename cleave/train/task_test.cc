@@ -15,7 +15,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::task_test {
 namespace {
 
 using testing::HasSubstr;
@@ -143,4 +143,4 @@ TEST(MaskedText, EvaluatedInBatchesOfAnySize_HasTheSameTokensMasked) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::task_test

@@ -22,7 +22,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::trainer_test {
 namespace {
 
 using test::losses;
@@ -427,4 +427,4 @@ TEST(Train, RunWhoseStepsAllOverflowFp16_FailsAndSavesNothing) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::trainer_test

@@ -11,7 +11,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
 
-namespace cleave::verifying {
+namespace cleave::verifying::bound_test {
 namespace {
 
 constexpr double kEpsilon = std::numeric_limits<double>::epsilon();
@@ -88,4 +88,4 @@ TEST(WantedStep, GradientsWithinTheirBound_GiveWeightsWithinTheirs) {
 }
 
 }  // namespace
-}  // namespace cleave::verifying
+}  // namespace cleave::verifying::bound_test

@@ -5,7 +5,7 @@
 #include "cleave/base/str.h"
 #include "cleave/verify/verify.h"
 
-namespace cleave {
+namespace cleave::fuzz_test {
 namespace {
 
 // Expects no differences. These models are correct: their tests compare them with transformers on
@@ -76,4 +76,4 @@ TEST(Fuzz, HealthyRunsInFp16_HaveNoDifference) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::fuzz_test

@@ -15,7 +15,7 @@
 #include "tests/support/thrown.h"
 
 // The command as the front end calls it.
-namespace cleave {
+namespace cleave::program_test {
 namespace {
 
 using test::Fault;
@@ -250,4 +250,4 @@ TEST(FuzzCase, ManySeeds_ReachUnevenHeadsGroupsAndNarrowVocabularies) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::program_test

@@ -9,7 +9,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
 
-namespace cleave::verifying {
+namespace cleave::verifying::quantity_test {
 namespace {
 
 using test::on_ranks;
@@ -131,4 +131,4 @@ TEST(Measure, AnotherShape_IsAnErrorWithTheName) {
 }
 
 }  // namespace
-}  // namespace cleave::verifying
+}  // namespace cleave::verifying::quantity_test

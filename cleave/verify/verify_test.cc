@@ -11,7 +11,7 @@
 #include "tests/support/thrown.h"
 
 // Oracle: the name of the layer with the injected fault.
-namespace cleave {
+namespace cleave::verify_test {
 namespace {
 
 using test::Fault;
@@ -277,4 +277,4 @@ TEST(Verify, EveryType_FindsFaultsWithoutFalseAlarms) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::verify_test

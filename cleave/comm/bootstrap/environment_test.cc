@@ -7,7 +7,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::environment_test {
 namespace {
 
 using Variables = std::map<std::string, std::string>;
@@ -250,4 +250,4 @@ TEST(LocalRank, ThatDiffersFromTheEnvironment_IsRefusedWithBoth) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::environment_test

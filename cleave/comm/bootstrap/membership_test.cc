@@ -5,7 +5,7 @@
 
 #include "cleave/comm/shm/segment_layout.h"
 
-namespace cleave {
+namespace cleave::membership_test {
 namespace {
 
 using testing::HasSubstr;
@@ -30,4 +30,4 @@ TEST(Membership, ConflictingRanks_AreRejectedWithTheReason) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::membership_test

@@ -22,7 +22,7 @@
 #include "tests/support/running_launch.h"
 #include "tests/support/started_job.h"
 
-namespace cleave {
+namespace cleave::other_user_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -250,4 +250,4 @@ TEST(Secrets, TokenOfAJob_IsNowhereAfterTheRendezvous) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::other_user_test

@@ -13,7 +13,7 @@
 #include "tests/support/program.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::rank_threads_test {
 namespace {
 
 using testing::AllOf;
@@ -129,4 +129,4 @@ TEST(RankThreads, NoTime_IsRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::rank_threads_test

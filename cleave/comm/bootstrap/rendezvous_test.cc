@@ -23,7 +23,7 @@
 #include "tests/support/started_job.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::rendezvous_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -301,4 +301,4 @@ TEST(RendezvousDir, SocketOfAKilledRankZero_IsReplaced) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::rendezvous_test

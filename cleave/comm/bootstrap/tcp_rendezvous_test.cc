@@ -23,7 +23,7 @@
 #include "tests/support/level.h"
 #include "tests/support/started_job.h"
 
-namespace cleave {
+namespace cleave::tcp_rendezvous_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -557,4 +557,4 @@ TEST(TcpRendezvous, MissingRanks_AreListedToAllAtTheTimeout) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::tcp_rendezvous_test

@@ -9,7 +9,7 @@
 #include "cleave/comm/diagnostics/flight_file.h"
 #include "cleave/comm/testing/process_roles.h"
 
-namespace cleave {
+namespace cleave::flight_log_test {
 namespace {
 
 class FlightLog : public testing::Test {
@@ -179,4 +179,4 @@ TEST(FlightLogFolder, WithoutARunFolder_IsTmpdirOrTmp) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::flight_log_test

@@ -17,7 +17,7 @@
 #include "cleave/comm/shm/collectives.h"
 #include "tests/support/float16.h"
 
-namespace cleave {
+namespace cleave::host_collectives_test {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -393,4 +393,4 @@ TEST(LanePieces, OfAnySize_CoverTheStreamOnce) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::host_collectives_test

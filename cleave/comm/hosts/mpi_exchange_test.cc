@@ -11,7 +11,7 @@
 
 #include "cleave/comm/hosts/host_network.h"
 
-namespace cleave {
+namespace cleave::mpi_exchange_test {
 namespace {
 
 using testing::HasSubstr;
@@ -195,4 +195,4 @@ TEST(HostNetwork, OfTransports_IsChosenByNameAndLauncher) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::mpi_exchange_test

@@ -11,7 +11,7 @@
 #include "cleave/base/error.h"
 #include "cleave/comm/testing/process_roles.h"
 
-namespace cleave {
+namespace cleave::cpu_binding_test {
 namespace {
 
 /// Runs `body` in a separate thread, whose affinity may be changed.
@@ -150,4 +150,4 @@ TEST(BindToCpu, MissingCpu_IsRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::cpu_binding_test

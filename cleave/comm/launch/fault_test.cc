@@ -22,7 +22,7 @@
 #include "tests/support/level.h"
 #include "tests/support/running_launch.h"
 
-namespace cleave {
+namespace cleave::fault_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -441,4 +441,4 @@ TEST(Fault, ComparisonOfCalls_TakesAFractionOfAMicrosecond) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::fault_test

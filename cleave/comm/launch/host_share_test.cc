@@ -4,7 +4,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::host_share_test {
 namespace {
 
 std::optional<HostShare> read(const char* value) {
@@ -44,4 +44,4 @@ TEST(HostShare, OtherText_IsRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::host_share_test

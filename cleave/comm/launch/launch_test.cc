@@ -27,7 +27,7 @@
 #include "tests/support/level.h"
 #include "tests/support/running_launch.h"
 
-namespace cleave {
+namespace cleave::launch_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -482,4 +482,4 @@ TEST(AsError, FolderThatCannotBeOpened_IsAFileOperationsError) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::launch_test

@@ -13,7 +13,7 @@
 #include "cleave/comm/net/frame.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::frame_decoder_test {
 namespace {
 
 using testing::HasSubstr;
@@ -342,4 +342,4 @@ TEST(RankSnapshot, ChangedInAnyByte_IsAppliedOrRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::frame_decoder_test

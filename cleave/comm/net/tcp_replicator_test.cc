@@ -16,7 +16,7 @@
 #include "cleave/comm/shm/shm_world.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::tcp_replicator_test {
 namespace {
 
 using testing::HasSubstr;
@@ -90,4 +90,4 @@ TEST(TcpReplicator, ConnectionThatIsReset_IsAPeerThatDied) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::tcp_replicator_test

@@ -7,7 +7,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::tcp_test {
 namespace {
 
 using testing::AllOf;
@@ -95,4 +95,4 @@ TEST(ConnectUntil, PortWithoutAListener_IsReportedAtTheDeadline) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::tcp_test

@@ -8,7 +8,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::call_thread_test {
 namespace {
 
 TEST(CallThread, Calls_RunInOrder) {
@@ -69,4 +69,4 @@ TEST(CallThread, End_RunsThePendingCalls) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::call_thread_test

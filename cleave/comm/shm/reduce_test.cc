@@ -10,7 +10,7 @@
 #include "cleave/comm/shm/collectives.h"
 #include "tests/support/float16.h"
 
-namespace cleave {
+namespace cleave::reduce_test {
 namespace {
 
 TEST(Reduce, Fp32OverThreeInputs_AddsFromTheFirstToTheLast) {
@@ -191,4 +191,4 @@ TEST(Reduce, Bool_IsNotDefined) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::reduce_test

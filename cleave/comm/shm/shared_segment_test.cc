@@ -9,7 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace cleave {
+namespace cleave::shared_segment_test {
 namespace {
 
 using testing::HasSubstr;
@@ -140,4 +140,4 @@ TEST(SharedSegment, ManyGroupsOfProcesses_AllHavePayloads) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::shared_segment_test

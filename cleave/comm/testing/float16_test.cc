@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace cleave {
+namespace cleave::float16_test {
 namespace {
 
 /// The value of an fp16 by its definition.
@@ -67,4 +67,4 @@ TEST(Bfloat16, Nan_StaysNan) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::float16_test

@@ -16,7 +16,7 @@
 #include "cleave/comm/testing/process_roles.h"
 #include "tests/support/temp_folder.h"
 
-namespace cleave {
+namespace cleave::transport_contract_test {
 namespace {
 
 std::string transport_name(const testing::TestParamInfo<Transport>& info) {
@@ -224,4 +224,4 @@ TEST(UnevenHosts, TimeoutInsideAHost_NamesWhereTheOtherRankIsInTheJob) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::transport_contract_test

@@ -9,7 +9,7 @@
 
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::attention_test {
 namespace {
 
 /// Oracle: the definition in double precision, with libtorch's operations.
@@ -360,4 +360,4 @@ TEST(FastAttention, OtherTypesAndWidths_AreNotSupported) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::attention_test

@@ -9,7 +9,7 @@
 #include "cleave/kernels/cpu/int8_loops.h"
 #include "cleave/kernels/cpu/panels_linear.h"
 
-namespace cleave {
+namespace cleave::few_rows_test {
 namespace {
 
 Tensor random(at::IntArrayRef shape, uint64_t seed) {
@@ -227,4 +227,4 @@ TEST(Int8Products, PortableLoops_GiveTheSameBits) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::few_rows_test

@@ -10,7 +10,7 @@
 #include "cleave/base/error.h"
 #include "cleave/runtime/kernel_switches.h"
 
-namespace cleave {
+namespace cleave::fused_test {
 namespace {
 
 using Function = std::function<Tensor(const std::vector<Tensor>&)>;
@@ -245,4 +245,4 @@ TEST(FusedNorm, AnySize_EqualsTheNormInDoublePrecision) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::fused_test

@@ -13,7 +13,7 @@
 
 // Oracle: the product in fp64. Each fp32 result is a sum of K products. Whatever its order, its
 // error is at most about K roundings of the sum of absolute values.
-namespace cleave {
+namespace cleave::gemm_test {
 namespace {
 
 using test::leaf_of;
@@ -181,4 +181,4 @@ TEST(Gemm, Choice_IsKeptAndNamed) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::gemm_test

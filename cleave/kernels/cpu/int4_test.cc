@@ -12,7 +12,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::int4_test {
 namespace {
 
 using test::numbers;
@@ -166,4 +166,4 @@ TEST(Int4, ValuesBeyondFp16Scales_AreRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::int4_test

@@ -18,7 +18,7 @@
 #include "cleave/torch_internals/node.h"
 #include "tests/support/ranks.h"
 
-namespace cleave {
+namespace cleave::moved_memory_test {
 namespace {
 
 using Function = std::function<Tensor(const std::vector<Tensor>&)>;
@@ -101,4 +101,4 @@ TEST(MovedMemory, BetweenForwardAndBackward_ChangesNoGradient) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::moved_memory_test

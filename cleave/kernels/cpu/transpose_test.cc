@@ -5,7 +5,7 @@
 
 #include "cleave/kernels/cpu/reorder.h"
 
-namespace cleave {
+namespace cleave::transpose_test {
 namespace {
 
 /// Transposes `rows` rows in two parts to memory `shift` floats after an aligned address. Checks
@@ -56,4 +56,4 @@ TEST(Transpose, LargeAndAligned_IsTransposed) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::transpose_test

@@ -10,7 +10,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::bert_test {
 namespace {
 
 using test::largest_difference;
@@ -141,4 +141,4 @@ TEST(RealMiniLm, HiddenStatesAndPooledToken_AreThoseOfTransformers) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::bert_test

@@ -12,7 +12,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::names_test {
 namespace {
 
 using test::TempFolder;
@@ -206,4 +206,4 @@ TEST(BertDropout, MasksOfTheWholeModel_AreTheSameOnEveryLayout) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::names_test

@@ -16,7 +16,7 @@
 #include "tests/support/thrown.h"
 
 // Oracle: the configuration classes and modeling_rope_utils.py of transformers 5.23.0.
-namespace cleave {
+namespace cleave::config_test {
 namespace {
 
 using testing::HasSubstr;
@@ -260,4 +260,4 @@ TEST(DecoderConfig, SettingsThatAreNotImplemented_AreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::config_test

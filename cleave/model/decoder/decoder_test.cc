@@ -11,7 +11,7 @@
 #include "tests/support/thrown.h"
 #include "tests/support/unsplit.h"
 
-namespace cleave {
+namespace cleave::decoder_test {
 namespace {
 
 using test::numbers;
@@ -148,4 +148,4 @@ TEST(FusedAttentionAndMlp, StylesThatDoNotBelongTogether_AreRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::decoder_test

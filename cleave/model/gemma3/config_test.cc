@@ -7,7 +7,7 @@
 #include "tests/support/thrown.h"
 
 // Oracle: configuration_gemma2.py, configuration_gemma3.py and their models in transformers 5.23.0.
-namespace cleave {
+namespace cleave::config_test {
 namespace {
 
 using testing::HasSubstr;
@@ -155,4 +155,4 @@ TEST(GemmaConfig, SettingsThatAreNotImplemented_AreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::config_test

@@ -19,7 +19,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave {
+namespace cleave::model_config_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -199,4 +199,4 @@ TEST(GgufMetadata, PiecesWithoutASensibleNumberOfMerges_AreRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::model_config_test

@@ -12,7 +12,7 @@
 #include "tests/support/unsplit.h"
 
 // What the goldens (model/golden_test.cc) do not cover: dropout, caches, options, sizes.
-namespace cleave {
+namespace cleave::gpt2_test {
 namespace {
 
 using test::largest_difference;
@@ -205,4 +205,4 @@ TEST(Gpt2Config, UnsupportedValues_AreRefusedByKeyAndValue) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::gpt2_test
