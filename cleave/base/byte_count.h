@@ -14,4 +14,10 @@ std::optional<uint64_t> bytes_from_text(std::string_view text);
 /// "512 bytes", "1.5 MiB", "123 GiB".
 std::string bytes_text(double bytes);
 
+/// The text with spaces before it, so that it has at least `width` bytes.
+inline std::string right_aligned(std::string text, size_t width) {
+  if (text.size() < width) text.insert(0, width - text.size(), ' ');
+  return text;
+}
+
 }  // namespace cleave::inline base

@@ -37,10 +37,4 @@ std::string counted(Number count, std::string_view noun) {
   return str(count, ' ', noun, count == 1 ? "" : "s");
 }
 
-/// The text with spaces before it, so that it has at least `width` bytes.
-inline std::string right_aligned(std::string text, size_t width) {
-  if (text.size() < width) text.insert(0, width - text.size(), ' ');
-  return text;
-}
-
 }  // namespace cleave::inline base
