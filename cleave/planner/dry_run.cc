@@ -16,7 +16,7 @@ std::string bytes_of(int64_t bytes) {
 }
 
 std::string filled(std::string text, size_t width) {
-  text.resize(std::max(text.size(), width), ' ');
+  if (text.size() < width) text.append(width - text.size(), ' ');
   return text;
 }
 
