@@ -1,5 +1,6 @@
 #include "cleave/train/run_report.h"
 
+#include <cmath>
 #include <filesystem>
 
 #include "cleave/base/clock.h"
