@@ -23,11 +23,18 @@ struct LaunchFlags {
       "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3";
 };
 
-std::vector<std::string> parts_of(const std::string& text, char separator) {
-  std::vector<std::string> parts;
+std::vector<std::string> hosts_of(const std::string& text) {
+  std::vector<std::string> hosts;
   std::istringstream stream(text);
-  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
-  return parts;
+  for (std::string host; std::getline(stream, host, ',');) hosts.push_back(host);
+  return hosts;
+}
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::vector<std::string> words;
+  std::istringstream stream(text);
+  for (std::string word; stream >> word;) words.push_back(word);
+  return words;
 }
 
 /// This process's command line up to the program that it launches.
@@ -75,7 +82,7 @@ HostCommand host_command(const LaunchFlags& flags, int num_ranks) {
 
 int launch_with(const LaunchFlags& flags) {
   const int num_ranks = flags.ranks.num_ranks;
-  const std::vector<std::string> hosts = parts_of(flags.hosts, ',');
+  const std::vector<std::string> hosts = hosts_of(flags.hosts);
   const int num_hosts = std::max(1, static_cast<int>(hosts.size()));
   CLEAVE_CHECK(num_ranks % num_hosts == 0, Code::kUsage, "-n ", num_ranks,
                " is no multiple of the ", num_hosts,
@@ -84,9 +91,12 @@ int launch_with(const LaunchFlags& flags) {
                " is ", num_ranks / num_hosts, " ranks on a host; expected at most ",
                option::kHostRanks.high);
   if (hosts.empty()) return launch(flags.ranks);
+  const std::vector<std::string> remote_shell = words_of(flags.remote_shell);
+  CLEAVE_CHECK(!remote_shell.empty(), Code::kUsage,
+               "--remote-shell is empty; give a command, as in --remote-shell 'ssh -p 2222'");
   return launch_on_hosts({.hosts = hosts,
                           .ranks_per_host = num_ranks / num_hosts,
-                          .remote_shell = parts_of(flags.remote_shell, ' '),
+                          .remote_shell = remote_shell,
                           .command = host_command(flags, num_ranks / num_hosts),
                           .grace_s = flags.ranks.grace_s,
                           .max_restarts = flags.ranks.max_restarts});

@@ -73,6 +73,33 @@ TEST(LaunchHosts, CodeOfTheFailedRank_IsTheLaunchers) {
   EXPECT_THAT(ran.err, testing::Not(HasSubstr("restart 1")));
 }
 
+TEST(LaunchHosts, KilledRank_IsNamedByItsNumberInTheJob) {
+  const TempFolder folder;
+  const RunResult ran = run_cleave(
+      launch_words(remote_shell(folder, kHere), "127.0.0.1,127.0.0.2", 4,
+                   {"--", "/bin/bash", "-c", "if [ $RANK = 3 ]; then kill -9 $$; fi; exit 6"}));
+  EXPECT_EQ(ran.exit_code, 137);
+  EXPECT_THAT(ran.err, ContainsRegex("cleave: rank 3 \\(pid [0-9]+\\) was killed by signal 9"));
+  EXPECT_THAT(ran.err, HasSubstr("cleave: the ranks of 127.0.0.2 ended with exit code 137\n"));
+}
+
+TEST(LaunchHosts, HostLostEarlier_IsNoCauseOfALaterFailure) {
+  const TempFolder folder;
+  const std::string shell =
+      remote_shell(folder, "[ $1 = 127.0.0.2 ] && exit 255; /bin/bash -c \"$2\"; exit $?");
+  const RunResult ran =
+      run_cleave(launch_words(shell, "127.0.0.1,127.0.0.2", 2,
+                              {"--max-restarts", "2", "--", "/bin/bash", "-c",
+                               "if [ -z \"$CLEAVE_RESTARTS\" ]; then exit 6; fi; exit 1"}));
+  EXPECT_EQ(ran.exit_code, 1);
+  EXPECT_EQ(ran.err,
+            "cleave: restart 1 of 2: host 127.0.0.2 does not answer; 1 of 2 hosts continue with 1 "
+            "rank\n"
+            "cleave: restart 2 of 2: the ranks of 127.0.0.1 ended with exit code 1; 1 of 2 hosts "
+            "continue with 1 rank\n"
+            "cleave: the ranks of 127.0.0.1 ended with exit code 1\n");
+}
+
 /// Runs cleave WORDS in the background and, when the files ready.0 and ready.1 are in `folder`, the
 /// shell script `then`; $pid is the program's.
 RunResult with_script(const Words& words, const TempFolder& folder, const std::string& then) {
@@ -97,6 +124,19 @@ TEST(LaunchHosts, Sigterm_ReachesTheRanksOfAllHosts) {
   EXPECT_THAT(ran.err, testing::Not(HasSubstr("cleave:")));
   EXPECT_EQ(internal::text_of(folder / "stopped.0"), "stopped\n");
   EXPECT_EQ(internal::text_of(folder / "stopped.1"), "stopped\n");
+}
+
+TEST(LaunchHosts, RankThatFailsWhileItStops_IsNotRestarted) {
+  const TempFolder folder;
+  const std::string rank = "trap 'kill $!; exit 1' TERM; echo $$ >" +
+                           file_in(folder, "ready.$RANK") + "; sleep 60 & wait";
+  const RunResult ran =
+      with_script(launch_words(remote_shell(folder, kHere), "127.0.0.1,127.0.0.2", 2,
+                               {"--max-restarts", "3", "--", "/bin/bash", "-c", rank}),
+                  folder, "kill -TERM $pid; wait $pid");
+  EXPECT_EQ(ran.exit_code, 1);
+  EXPECT_THAT(ran.err, HasSubstr("cleave: the ranks of 127.0.0.1 ended with exit code 1\n"));
+  EXPECT_THAT(ran.err, testing::Not(HasSubstr("restart 1")));
 }
 
 TEST(LaunchHosts, LauncherKilled_TakesTheRanksOfAllHostsWithIt) {
@@ -134,6 +174,10 @@ TEST(LaunchHosts, WrongHosts_AreRefused) {
   EXPECT_EQ(error_of({"launch", "--hosts", "a,-oProxyCommand", "-n", "2", "--", "/bin/true"}),
             "cleave: --hosts: '-oProxyCommand' is no host; give names or addresses between commas, "
             "as in --hosts node0,node1\n");
+  EXPECT_EQ(
+      error_of({"launch", "--hosts", "a,b", "--remote-shell", " ", "-n", "2", "--", "/bin/true"}),
+      "cleave: --remote-shell is empty; give a command, as in --remote-shell 'ssh -p "
+      "2222'\n");
   EXPECT_EQ(error_of({"launch", "-n", "257", "--", "/bin/true"}),
             "cleave: -n 257 is 257 ranks on a host; expected at most 256\n");
 }

@@ -124,7 +124,7 @@ def test_srun(cluster, cleave, folder):
 
 def test_requeue(cluster, cleave, folder):
     """The first part of the job gets SIGTERM, saves, exits with 143 and requeues itself. The second has no --resume."""
-    more = ("--steps", "60", "--save-every", "30")
+    more = ("--steps", "300", "--save-every", "150")  # long enough for the signal to arrive first
     cluster.run(*words_of(cleave, folder / "whole", *more))
     out, log, script = folder / "job", folder / "job.log", folder / "job.sbatch"
     command = " ".join(map(str, words_of(cleave, out, *more)))

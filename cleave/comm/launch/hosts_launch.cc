@@ -12,6 +12,7 @@
 #include <string_view>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <utility>
 
 #include "cleave/base/error.h"
 #include "cleave/base/stop.h"
@@ -44,7 +45,8 @@ struct HostRun {
 
 struct Outcome {
   int exit_code = 0;
-  std::string cause;  // "" if nothing failed
+  std::string cause{};      // "" if nothing failed
+  bool is_stopped = false;  // a signal asked for the end
 };
 
 milliseconds to_ms(double seconds) {
@@ -170,15 +172,22 @@ class Attempt {
   }
 
   Outcome outcome() {
-    for (HostRun& run : runs_) {
-      const int code = run.shell.poll_exit().value_or(0);
-      if (cause_ == nullptr && code != 0 && !is_stopped(run, code)) cause_ = &run;
+    // A host that this process killed is the cause only if none ended by itself.
+    for (const bool is_killed : {false, true}) {
+      for (HostRun& run : runs_) {
+        const int code = run.shell.poll_exit().value_or(0);
+        const bool is_failure = code != 0 && run.is_killed == is_killed && !is_stopped(run, code);
+        if (cause_ == nullptr && is_failure) cause_ = &run;
+      }
     }
-    if (cause_ == nullptr && stop_signal_ != 0) return {128 + stop_signal_, ""};
-    if (cause_ == nullptr) return {};
+    const bool is_requested = stop_signal_ != 0;
+    if (cause_ == nullptr) {
+      return {.exit_code = is_requested ? 128 + stop_signal_ : 0, .is_stopped = is_requested};
+    }
     const int code = cause_->shell.poll_exit().value_or(0);
     return {.exit_code = code,
-            .cause = str("the ranks of ", cause_->host, " ended with exit code ", code)};
+            .cause = str("the ranks of ", cause_->host, " ended with exit code ", code),
+            .is_stopped = is_requested};
   }
 
   const HostsOptions& options_;
@@ -214,7 +223,7 @@ std::vector<std::string> hosts_that_answer(const HostsOptions& options) {
   return found;
 }
 
-/// "host b does not answer" or "hosts b, c do not answer".
+/// "host b does not answer" or "hosts b, c do not answer"; "" if all were found.
 std::string missing_text(const std::vector<std::string>& all,
                          const std::vector<std::string>& found) {
   std::string names;
@@ -223,6 +232,7 @@ std::string missing_text(const std::vector<std::string>& all,
     if (std::find(found.begin(), found.end(), host) != found.end()) continue;
     names += (count++ == 0 ? "" : ", ") + host;
   }
+  if (count == 0) return "";
   return count == 1 ? str("host ", names, " does not answer")
                     : str("hosts ", names, " do not answer");
 }
@@ -251,24 +261,25 @@ int launch_on_hosts(const HostsOptions& options) {
   while (true) {
     Outcome outcome = Attempt(options, hosts, restarts).wait();
     if (outcome.cause.empty()) return outcome.exit_code;
-    if (would_recur(outcome.exit_code)) {
+    if (outcome.is_stopped || would_recur(outcome.exit_code)) {
       std::cerr << str("cleave: ", outcome.cause, "\n");
       return outcome.exit_code;
     }
-    hosts = hosts_that_answer(options);
-    if (hosts.size() < options.hosts.size()) {
-      outcome = {.exit_code = static_cast<int>(Code::kPeer),
-                 .cause = missing_text(options.hosts, hosts)};
+    const std::vector<std::string> used = std::exchange(hosts, hosts_that_answer(options));
+    // One that an earlier attempt has lost is no cause of this failure.
+    const std::string missing = missing_text(used, hosts);
+    if (!missing.empty()) {
+      outcome = {.exit_code = static_cast<int>(Code::kPeer), .cause = missing};
     }
     if (restarts == options.max_restarts || hosts.empty()) {
       std::cerr << str("cleave: ", outcome.cause, "\n");
       return outcome.exit_code;
     }
     ++restarts;
+    const int num_ranks = static_cast<int>(hosts.size()) * options.ranks_per_host;
     std::cerr << str("cleave: restart ", restarts, " of ", options.max_restarts, ": ",
                      outcome.cause, "; ", hosts.size(), " of ", options.hosts.size(),
-                     " hosts continue with ",
-                     static_cast<int>(hosts.size()) * options.ranks_per_host, " ranks\n");
+                     " hosts continue with ", num_ranks, num_ranks == 1 ? " rank\n" : " ranks\n");
   }
 }
 

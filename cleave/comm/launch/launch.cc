@@ -171,13 +171,13 @@ class Launcher {
     if (stopped.count() < options_.stopped_limit_s) return;
     has_failed_ = true;
     first_failed_ = static_cast<int>(rank);
-    segment_->abort(
-        {.rank = first_failed_,
-         .code = Code::kTimeout,
-         .step = segment_->rank(first_failed_).step.load(),
-         .group = "",
-         .text = str("timeout of ", options_.stopped_limit_s, " s: rank ", rank, " (pid ",
-                     ranks_[rank].pid(), ") is stopped, and others have ended")});
+    segment_->abort({.rank = first_failed_,
+                     .code = Code::kTimeout,
+                     .step = segment_->rank(first_failed_).step.load(),
+                     .group = "",
+                     .text = str("timeout of ", options_.stopped_limit_s, " s: rank ",
+                                 rank_of_job(first_failed_), " (pid ", ranks_[rank].pid(),
+                                 ") is stopped, and others have ended")});
     kill_at_ = now;
   }
 
@@ -194,10 +194,14 @@ class Launcher {
     return text + ')';
   }
 
+  /// The number among the ranks of all hosts of this host's rank `rank`.
+  [[nodiscard]] int rank_of_job(int rank) const {
+    return rank + (options_.share ? options_.share->first_rank : 0);
+  }
+
   [[nodiscard]] std::string describe_end(int rank, int code) const {
     const ChildProcess& child = ranks_[static_cast<size_t>(rank)];
-    const int rank_of_job = rank + (options_.share ? options_.share->first_rank : 0);
-    std::string text = str("rank ", rank_of_job, " (pid ", child.pid(), ") ");
+    std::string text = str("rank ", rank_of_job(rank), " (pid ", child.pid(), ") ");
     if (child.end_signal() != 0) {
       text += str("was killed by signal ", child.end_signal(), why_killed(child.end_signal()));
     } else {
@@ -311,12 +315,14 @@ class Launcher {
     const bool was_killed = ranks_[static_cast<size_t>(root)].end_signal() != 0 &&
                             !was_killed_after_failing(root, result);
     const bool is_recorded = result.cause && result.cause->rank == root && !was_killed;
-    // The ranks of several hosts print their failures themselves.
-    if (options_.share && !was_killed) return;
+    // The ranks of several hosts print their failures themselves; one that is stopped cannot.
+    const bool was_stopped_too_long = is_recorded && result.cause->code == Code::kTimeout;
+    if (options_.share && !was_killed && !was_stopped_too_long) return;
     const std::string text =
         is_recorded ? result.cause->text : describe_end(root, result.exit_code);
-    const bool names_rank = text.find(str("rank ", root)) != std::string::npos;
-    result.lines.push_back(names_rank ? text : str("rank ", root, ": ", text));
+    const std::string name = str("rank ", rank_of_job(root));
+    const bool names_rank = text.find(name) != std::string::npos;
+    result.lines.push_back(names_rank ? text : str(name, ": ", text));
     for (int rank = 0; rank < options_.num_ranks; ++rank) {
       if (rank == root || segment_->rank(rank).num_operations.load() == 0) continue;
       result.lines.push_back(str("rank ", rank, " stopped ", describe_place(*segment_, rank)));
