@@ -120,7 +120,7 @@ class PluginMpi : public Mpi {
   void progress() override {
     const std::lock_guard lock(mutex_);
     int has_arrived = 0;
-    // From this rank, which sends itself nothing: a message that is found ends the call at once.
+    // From this rank, which sends itself nothing: the call returns early if it finds a message.
     check(MPI_Iprobe(rank_, 0, comm_, &has_arrived, MPI_STATUS_IGNORE), "MPI_Iprobe");
   }
   void broadcast(std::span<std::byte> data) override {
