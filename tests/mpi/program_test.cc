@@ -82,6 +82,19 @@ TEST(MpiRun, RankOfAnotherLauncher_IsRefused) {
   EXPECT_THAT(ran.err, HasSubstr("start all ranks with its mpirun or with srun --mpi="));
 }
 
+// Oracle: the message of TCP's rendezvous, which needs an address.
+TEST(MpiRun, LauncherOfAnotherMpi_LeavesAutoToTcp) {
+  const RunResult version = run_program({CLEAVE_MPIRUN, "--version"}, {.deadline_s = kDeadlineS});
+  if (version.out.find("Open MPI") == std::string::npos) GTEST_SKIP() << version.out;
+  const TempFolder folder;
+  const RunResult ran =
+      run_cleave_with(train(folder / "run", {"--dp", "2"}),
+                      {"PMI_RANK=0", "PMI_SIZE=2", "MPI_LOCALRANKID=0", "MPI_LOCALNRANKS=1"});
+  EXPECT_EQ(ran.exit_code, 2) << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr("the hosts use TCP: the launcher starts another MPI than Open"));
+  EXPECT_THAT(ran.err, HasSubstr("need MASTER_ADDR"));
+}
+
 // As with an MPI of another kind, whose processes do not find each other.
 TEST(MpiRun, WorldThatIsNotTheLaunchers_IsRefused) {
   const TempFolder folder;

@@ -124,6 +124,7 @@ void Watchdog::exclude_frozen_time() {
 
 void Watchdog::check() {
   endpoint_.check();
+  endpoint_.make_progress();
   exclude_frozen_time();
   const std::vector<int> missing = missing_ranks(endpoint_.segment(), endpoint_.rank(), awaited_);
   check_gone(missing);

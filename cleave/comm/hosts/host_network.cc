@@ -191,7 +191,15 @@ std::shared_ptr<HostNetwork> host_network(const Environment& environment,
   const std::lock_guard lock(mutex);
   auto& network = network_of_process();
   if (network != nullptr) return network;
-  network = std::make_shared<HostNetwork>(load(path), environment, options.timeout_s);
+  auto mpi = load(path);
+  if (transport == "auto" && !mpi->is_launched()) {
+    if (environment.rank == 0) {
+      log_warning("the hosts use TCP: the launcher starts another MPI than ", mpi->library(),
+                  ", with which libcleave_mpi is built");
+    }
+    return nullptr;
+  }
+  network = std::make_shared<HostNetwork>(std::move(mpi), environment, options.timeout_s);
   static const pid_t owner = getpid();
   (void)std::atexit([] {
     // A forked child has not begun MPI.

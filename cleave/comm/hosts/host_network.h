@@ -32,6 +32,10 @@ class HostNetwork {
                                         const std::vector<int>& ranks, int host, int first,
                                         int64_t channel);
 
+  /// Moves what the last exchanges have left to MPI. Called in every wait for another rank: a rank
+  /// that has ended its exchange may still hold bytes for which its peer waits.
+  void progress() { mpi_->progress(); }
+
   /// When the process exits, MPI ends all ranks with this code; only the first call counts. Without
   /// a call, it ends in order.
   void note_failure(Code code);
@@ -46,8 +50,8 @@ class HostNetwork {
 
 /// The network of a job on several hosts; nullptr if it has only its TCP connections. It is MPI if
 /// options.transport is "mpi", or if that is "auto", libcleave_mpi is there, and the launcher
-/// starts MPI. Throws Error(kUsage) if the transport is unknown or MPI is missing, Error(kIo) if
-/// libcleave_mpi cannot be loaded, and what HostNetwork throws.
+/// starts the same MPI. Throws Error(kUsage) if the transport is unknown or MPI is missing,
+/// Error(kIo) if libcleave_mpi cannot be loaded, and what HostNetwork throws.
 std::shared_ptr<HostNetwork> host_network(const Environment& environment,
                                           const RankOptions& options);
 

@@ -21,7 +21,7 @@ class MpiMessages {
   /// 2^31 - 1.
   virtual void receive(std::span<std::byte> data, int from, int tag) = 0;
   virtual void send(std::span<const std::byte> data, int to, int tag) = 0;
-  /// Whether all have arrived. Never waits. Data may move only during this call.
+  /// Whether all have arrived, or can be left to MPI. Never waits. Data may move only during calls.
   virtual bool are_done() = 0;
   /// The ranks whose messages have not arrived here.
   virtual std::vector<int> awaited_ranks() = 0;
@@ -52,6 +52,8 @@ class Mpi {
 
   /// For the messages of one exchange.
   virtual std::unique_ptr<MpiMessages> make_messages() = 0;
+  /// Moves data that earlier calls have left to MPI. Never waits.
+  virtual void progress() = 0;
   /// Copies the data of rank 0 to all ranks. Waits for them.
   virtual void broadcast(std::span<std::byte> data) = 0;
   /// Ends MPI. Waits for all ranks.
@@ -61,7 +63,7 @@ class Mpi {
 };
 
 /// Identifies this interface; it changes with every change of the classes above.
-inline constexpr int kMpiInterface = 1;
+inline constexpr int kMpiInterface = 2;
 
 }  // namespace cleave::inline comm
 

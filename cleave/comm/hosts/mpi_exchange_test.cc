@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/comm/hosts/host_network.h"
+#include "cleave/comm/shm/collective_sync.h"
 
 namespace cleave::mpi_exchange_test {
 namespace {
@@ -76,6 +77,7 @@ class MemoryMpi : public Mpi {
   std::unique_ptr<MpiMessages> make_messages() override {
     return std::make_unique<MemoryMessages>(world_, rank_);
   }
+  void progress() override {}
   void broadcast(std::span<std::byte> /*data*/) override {}
   void finalize() override {}
   [[noreturn]] void abort(int code) override { std::_Exit(code); }
@@ -146,6 +148,19 @@ TEST(MpiExchange, FailureOfTheJob_EndsAWait) {
   const auto job = endpoint_of(0);
   job->abort_for(1, Error(Code::kNumerics, "injected"));
   EXPECT_THAT(failure_of_waiting(job, Code::kPeer), HasSubstr("rank 1 failed: injected"));
+}
+
+TEST(MpiExchange, WaitForAnotherCall_MovesWhatIsLeftToMpi) {
+  int num_calls = 0;
+  const auto job = endpoint_of(0);
+  job->set_progress([&] {
+    if (++num_calls == 2) job->abort_for(1, Error(Code::kNumerics, "injected"));
+  });
+  const std::vector<int> ranks{0, 1};
+  const uint32_t group = job->segment().join_group(7, ranks, "all");
+  CollectiveSync sync(job, group, 0);
+  EXPECT_THROW(sync.barrier(), Error);
+  EXPECT_EQ(num_calls, 2);
 }
 
 std::string refusal(int mpi_rank, int mpi_size) {

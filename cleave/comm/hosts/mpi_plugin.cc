@@ -117,6 +117,12 @@ class PluginMpi : public Mpi {
   std::unique_ptr<MpiMessages> make_messages() override {
     return std::make_unique<PluginMessages>(comm_, mutex_);
   }
+  void progress() override {
+    const std::lock_guard lock(mutex_);
+    int has_arrived = 0;
+    // From this rank, which sends itself nothing: the call returns early if it finds a message.
+    check(MPI_Iprobe(rank_, 0, comm_, &has_arrived, MPI_STATUS_IGNORE), "MPI_Iprobe");
+  }
   void broadcast(std::span<std::byte> data) override {
     const std::lock_guard lock(mutex_);
     check(MPI_Bcast(data.data(), static_cast<int>(data.size()), MPI_BYTE, 0, comm_), "MPI_Bcast");

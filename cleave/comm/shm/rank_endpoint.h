@@ -1,6 +1,7 @@
 #pragma once
 #include <atomic>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -39,6 +40,12 @@ class RankEndpoint {
   void set_beside(std::shared_ptr<const SharedSegment> segment) { beside_ = std::move(segment); }
   /// nullptr when all ranks share the segment.
   [[nodiscard]] TcpReplicator* replicator() const { return replicator_.get(); }
+  /// What every longer wait of this rank calls again and again, in any of its threads. Set before
+  /// the first wait; none by default.
+  void set_progress(std::function<void()> progress) { progress_ = std::move(progress); }
+  void make_progress() const {
+    if (progress_) progress_();
+  }
   /// How often the calling thread spins before its wait sleeps.
   [[nodiscard]] int num_spins() const;
   /// Chooses num_spins(). Call it again until all ranks have joined and published their CPUs.
@@ -82,6 +89,7 @@ class RankEndpoint {
   int rank_;
   RankOptions options_;
   std::unique_ptr<TcpReplicator> replicator_;
+  std::function<void()> progress_;
   int num_exceptions_;  // uncaught when this object was made
   std::atomic<int> num_spins_ = 0;
   std::atomic<bool> knows_all_cpus_ = false;  // of all ranks

@@ -31,8 +31,12 @@ ShmWorld::ShmWorld(std::shared_ptr<SharedSegment> segment, int rank, const RankO
                    std::unique_ptr<TcpReplicator> replicator, std::shared_ptr<SharedSegment> host,
                    std::shared_ptr<HostNetwork> network)
     : job_(access(segment, rank, options, std::move(replicator))), network_(std::move(network)) {
+  // Groups, and with them the endpoints, may outlive this object.
+  const auto progress = [shared = network_] { shared->progress(); };
+  if (network_) job_.endpoint->set_progress(progress);
   if (host == nullptr) return;
   host_ = access(host, rank, options, nullptr);
+  if (network_) host_->endpoint->set_progress(progress);
   job_.endpoint->set_beside(std::move(host));
   host_->endpoint->set_beside(std::move(segment));
 }
