@@ -266,7 +266,8 @@ void Flags::read_config(const std::string& path) {
   for (const Flag& flag : flags_) {
     if (flag.row.name != "config") names.push_back(flag.row.name);
   }
-  for (const ConfigEntry& entry : read_config_entries(path)) {
+  const std::vector<ConfigEntry> entries = read_config_entries(path);
+  for (const ConfigEntry& entry : entries) {
     const bool is_opposite = entry.name.starts_with("no-") && find(entry.name) == nullptr;
     const std::string name = is_opposite ? entry.name.substr(3) : entry.name;
     const Flag* flag = contains(names, name) ? find(name) : nullptr;
@@ -280,9 +281,15 @@ void Flags::read_config(const std::string& path) {
     CLEAVE_CHECK(!contains(in_config_, name), Code::kUsage, path, ": \"", entry.key,
                  "\" is given twice");
     in_config_.push_back(name);
-    const auto values = config_values(entry, arity_of(flag->row), is_opposite);
+  }
+  // Which keys the command line hides follows from all of them.
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const ConfigEntry& entry = entries[i];
+    const std::string& name = in_config_[i];
+    const option::Row& row = find(name)->row;
+    const auto values = config_values(entry, arity_of(row), /*is_opposite=*/name != entry.name);
     if (is_hidden_by_command_line(name)) continue;
-    read_values(str(path, ": \"", entry.key, '"'), values, flag->row);
+    read_values(str(path, ": \"", entry.key, '"'), values, row);
   }
 }
 

@@ -23,7 +23,9 @@ void define(Flags& flags, PlanOptions& options) {
   for (const char* other : {"cluster", "memory", "draw-schedule"}) {
     flags.exclusive({"dry-run", other});
   }
-  flags.exclusive({"cluster", "lora"});
+  for (const option::Row& row : option::rows(static_cast<LoraFlags&>(options))) {
+    flags.exclusive({"cluster", row.name});
+  }
   // A table of runs has all of this in its rows.
   for (const option::Section& section : option::sections(options)) {
     for (const option::Row& row : section.rows) {

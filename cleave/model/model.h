@@ -88,8 +88,8 @@ void register_model(const std::string& model_type) {
 /// A model without memory. Throws Error(kFormat) for an unknown model_type or values out of range.
 std::unique_ptr<Model> make_model(const Json& config);
 
-/// config.json of a preset for a vocabulary; Error(kUsage) with the nearest names for an unknown
-/// preset.
+/// config.json of a preset for a vocabulary, with 0 that of the published model; Error(kUsage) with
+/// the nearest names for an unknown preset.
 Json preset_config(const std::string& name, int64_t vocab_size);
 [[nodiscard]] std::vector<std::string> preset_names();
 

@@ -144,6 +144,12 @@ TEST(Model, FlopsOfAFamily_DoNotCountLookups) {
             6 * weights + static_cast<double>(6 * f.num_layers * f.hidden * 64));
 }
 
+TEST(PresetConfig, VocabularyOfZero_IsThatOfThePublishedModel) {
+  EXPECT_EQ(preset_config("llama3-8b", 0).at("vocab_size").as_int(0), 128256);
+  EXPECT_EQ(preset_config("gpt2", 0).at("vocab_size").as_int(0), 50257);
+  EXPECT_EQ(preset_config("gpt2", 100).at("vocab_size").as_int(0), 100);
+}
+
 TEST(PresetConfig, UnknownName_GetsASimilarOneOrAll) {
   const auto said = [](const char* name) {
     return std::string(test::thrown_by([&] { (void)preset_config(name, 100); }).what());

@@ -111,7 +111,7 @@ Json preset_config(const std::string& name, int64_t vocab_size) {
   for (const Preset& preset : presets()) {
     if (name != preset.name) continue;
     auto config = nlohmann::ordered_json::parse(preset.config_json);
-    config["vocab_size"] = vocab_size;
+    if (vocab_size > 0) config["vocab_size"] = vocab_size;
     return Json::parse(config.dump(), "preset " + name);
   }
   const auto likely = likely_name(name, preset_names());

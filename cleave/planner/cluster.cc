@@ -132,6 +132,16 @@ std::optional<double> memory_from_text(const std::string& text) {
   return static_cast<double>(*bytes);
 }
 
+double memory_limit(const std::string& text) {
+  const auto bytes = memory_from_text(text);
+  CLEAVE_CHECK(bytes, Code::kUsage, "--memory '", text,
+               "' is not a size; write it like 8GiB, 500MB or 80G");
+  const bool is_number = text.find_first_not_of("0123456789") == std::string::npos;
+  CLEAVE_CHECK(*bytes >= 1e6, Code::kUsage, "--memory ", text, " is ", bytes_text(*bytes), "; ",
+               is_number ? str("did you mean ", text, "GB?") : "give at least 1MB");
+  return *bytes;
+}
+
 std::vector<std::string> cluster_names() {
   std::vector<std::string> out;
   for (const Cluster& c : cluster_presets()) out.push_back(c.name);

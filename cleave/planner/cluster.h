@@ -43,6 +43,10 @@ struct Cluster {
 /// Bytes of "80GB", "80GiB" or "80G"; nullopt for another text.
 std::optional<double> memory_from_text(const std::string& text);
 
+/// Bytes of --memory. Throws Error(kUsage) for another text, and for less than 1 MB, where the unit
+/// is missing.
+double memory_limit(const std::string& text);
+
 /// Names of the presets, without "here".
 std::vector<std::string> cluster_names();
 

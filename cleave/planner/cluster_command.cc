@@ -28,12 +28,7 @@ ClusterTask task_of(const PlanOptions& o, const Cluster& cluster) {
                    .run = {},
                    .micro_batch = o.micro_batch_size,
                    .memory_bytes = cluster.memory_bytes};
-  if (!o.memory.empty()) {
-    const auto bytes = memory_from_text(o.memory);
-    CLEAVE_CHECK(bytes, Code::kUsage, "--memory '", o.memory,
-                 "' is not a size; write it like 80GB, 80GiB or 80G");
-    task.memory_bytes = *bytes;
-  }
+  if (!o.memory.empty()) task.memory_bytes = memory_limit(o.memory);
   CLEAVE_CHECK(o.dtype != "fp64", Code::kUsage,
                "--dtype fp64 has no matrix speed in a cluster; choose fp32, bf16 or fp16");
   ClusterRun& run = task.run;

@@ -19,7 +19,7 @@
 namespace cleave::inline planner {
 namespace {
 
-/// An activation between two layers; the same on every rank of tp.
+/// An activation between two layers.
 struct Shape {
   std::vector<int64_t> sizes;
   Placement placement;
@@ -102,16 +102,17 @@ Schedule schedule_of(const ParallelConfig& l, size_t num_micro_batches) {
                         .num_micro_batches = static_cast<int>(num_micro_batches)});
 }
 
-/// The outputs of all layers for `rows` sequences, without a pipeline.
+/// The outputs of all layers for `rows` sequences on place `tp`, without a pipeline.
 std::vector<Shape> shapes_between(const Json& config, const ParallelConfig& layout,
-                                  const StepShape& step, int64_t rows) {
+                                  const StepShape& step, int64_t rows, int tp) {
   const auto model = make_model(config);
   ParallelConfig whole = layout;
   whole.pp = 1;
   whole.stages_per_rank = 1;
   whole.schedule = ScheduleKind::k1F1B;
   whole.sharding = DataSharding::kNone;
-  const Parallelized parallelized = parallelize(*model, model->sequence(), dry_axes(whole), whole);
+  const Parallelized parallelized =
+      parallelize(*model, model->sequence(), dry_axes(whole, {.tp = tp}), whole);
   give_shapes(model->parameters(), layout.leaf_type());
   const at::NoGradGuard no_grad;
   parallelized.gradients->refresh_weights();
@@ -160,7 +161,7 @@ class DryRank {
         schedule_(schedule_of(layout, rows_.size())) {
     if (place.pp == 0 && layout.stages_per_rank == 1) return;  // receives nothing from other stages
     for (const int64_t rows : std::set<int64_t>(rows_.begin(), rows_.end())) {
-      shapes_[rows] = shapes_between(config, layout, step, rows);
+      shapes_[rows] = shapes_between(config, layout, step, rows, place.tp);
     }
   }
 

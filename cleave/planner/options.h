@@ -26,7 +26,7 @@ struct LayoutOptions {
 /// The options of `cleave plan`.
 struct PlanOptions : LayoutOptions, LoraFlags {
   std::string model = "llama-tiny";  ///< preset, model folder or config.json
-  int64_t vocab_size = 32000;        ///< of a preset
+  int64_t vocab_size = 0;            ///< of a preset; 0 = its published model's
   int ranks = 0;                 ///< rank all layouts of this many ranks; 0 = only the given one
   std::string memory;            ///< a rank's limit, "8GiB"; empty = this machine's share
   int64_t batch_size = 8;        ///< global, in sequences
@@ -87,8 +87,8 @@ inline std::vector<Section> sections(PlanOptions& o) {
   return {
       {"model and batch",
        {{&o.model, "model", "NAME|DIR|JSON", "preset, model folder, or a config.json with sizes"},
-        {&o.vocab_size, "vocab-size", "N", "vocabulary size of a preset", "",
-         Limits{1, kTokens.high}},
+        {&o.vocab_size, "vocab-size", "N", "vocabulary size of a preset",
+         "that of the published model", Limits{1, kTokens.high}},
         {&o.batch_size, "batch-size", "N", "sequences per step over all ranks", "", kSequences},
         {&o.micro_batch_size, "micro-batch-size", "N",
          "sequences per forward pass of a data-parallel rank", "as in train", kSequences},

@@ -55,10 +55,7 @@ int64_t memory_here() {
 
 int64_t limit_of(const PlanOptions& o, int num_ranks) {
   if (o.memory.empty()) return memory_here() / num_ranks;
-  const auto bytes = memory_from_text(o.memory);
-  CLEAVE_CHECK(bytes, Code::kUsage, "--memory '", o.memory,
-               "' is not a size; write it like 8GiB, 500MB or 80G");
-  return static_cast<int64_t>(*bytes);
+  return static_cast<int64_t>(memory_limit(o.memory));
 }
 
 /// Measured by two rank threads on this machine.

@@ -240,6 +240,9 @@ TEST_F(Usage, FlagsOfPlanThatDoNotFit_AreRefused) {
                  "--runs and --batch-size exclude each other; give one");
   expect_refused({"plan", "--html", "plan.html"}, 2,
                  "--html writes the page of a cluster's plan; add --cluster NAME");
+  expect_refused({"plan", "--memory", "8"}, 2, "--memory 8 is 8 bytes; did you mean 8GB?");
+  expect_refused({"plan", "--ranks", "8", "--cluster", "h200", "--lora-alpha", "2"}, 2,
+                 "--cluster and --lora-alpha exclude each other; give one");
   expect_refused({"plan", "--rank", "1"}, 2, "--rank chooses the rank of a dry run; add --dry-run");
   expect_refused({"plan", "--dry-run", "--ranks", "6", "--tp", "4"}, 3,
                  "--ranks 6 is not tp 4 x pp 1 x dp 1; choose sizes with this product");

@@ -63,7 +63,7 @@ std::vector<Preset> llama_presets() {
                          {"llama-135m", 576, 1536, 30, 9, 3, 2048, 10000, true},
                          {"smollm2-135m", 576, 1536, 30, 9, 3, 8192, 100000, true, 49152},
                          {"llama-1.1b", 2048, 5632, 22, 32, 4, 2048, 10000, false},
-                         {"llama3-8b", 4096, 14336, 32, 32, 8, 8192, 500000, false},
+                         {"llama3-8b", 4096, 14336, 32, 32, 8, 8192, 500000, false, 128256},
                          {"llama2-7b", 4096, 11008, 32, 32, 32, 4096, 10000, false}}) {
     const nlohmann::ordered_json config = {{"architectures", {"LlamaForCausalLM"}},
                                            {"model_type", "llama"},
