@@ -176,6 +176,8 @@ TEST(Int4Files, PartsThatDoNotFit_AreNamed) {
       {{{"w.int4", DType::kU8, {4, 31}}, scales}, "'w.int4' is U8 of shape [4, 31]"},
       {{{"w.int4", DType::kI8, {4, 32}}, scales}, "'w.int4' is I8"},
       {{{"w.int4", DType::kU8, {4, 48}}, scales}, "expected F16 of shape [4, 3]"},
+      {{{"v.int4", DType::kU8, {4, 32}}, {"w.int4", DType::kU8, {4, 32}}, scales},
+       "there is no tensor 'v.int4_scales'"},
       {{{"w.int4", DType::kU8, {4, 32}}, scales, {"w.int4_mins", DType::kF16, {4, 1}}},
        "'w.int4_mins' is F16 of shape [4, 1]"},
       {{{"w.int4", DType::kU8, {4, 32}}, scales, {"w", DType::kF32, {4, 64}}}, "is there twice"}};
