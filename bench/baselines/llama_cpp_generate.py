@@ -42,7 +42,7 @@ class Context:
 
 
 def main():
-    options = generation.parse_options("times llama.cpp's generation", ["fp32", "bf16", "int8"])
+    options = generation.parse_options("times llama.cpp's generation", ["fp32", "bf16", "int8", "int4", "int4_sym"])
     context = Context(options)
     prompt = generation.random_prompt(options, context.vocab_size)
 

@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 """Writes a model with random weights in the format of a baseline, and prints its path.
 
-usage: make_model.py --shape gpt2-124m|llama-135m|llama-1.1b --kind hf|ids|gguf|ct2 --dtype fp32|bf16|int8 --folder FOLDER
+usage: make_model.py --shape gpt2-124m|llama-135m|llama-1.1b --kind hf|ids|gguf|ct2 --dtype fp32|bf16|int8|int4|int4_sym
+       --folder FOLDER [--cleave CLEAVE]
 
 hf is a folder for transformers (vLLM reads it; ct2 is converted from it), ids the same without a tokenizer, gguf a file
 for llama.cpp, ct2 a folder for CTranslate2. Existing models are kept. All layers of a gguf file have the same numbers,
-which does not affect times.
+which does not affect times. A gguf file of int4 is Q4_K_M, which CLEAVE converts from the fp32 file; one of int4_sym is Q4_0.
 """
 import argparse
 import json
 import pathlib
 import shutil
+import subprocess
 import sys
 
 import shapes
@@ -20,8 +22,9 @@ def parse_options():
     parser = argparse.ArgumentParser(description="writes a model with random weights")
     parser.add_argument("--shape", required=True, choices=["gpt2-124m", "llama-135m", "llama-1.1b"])
     parser.add_argument("--kind", required=True, choices=["hf", "ids", "gguf", "ct2"])
-    parser.add_argument("--dtype", default="fp32", choices=["fp32", "bf16", "int8"])
+    parser.add_argument("--dtype", default="fp32", choices=["fp32", "bf16", "int8", "int4", "int4_sym"])
     parser.add_argument("--folder", type=pathlib.Path, required=True)
+    parser.add_argument("--cleave", default="build/cleave", help="converts gguf files of int4 (default: build/cleave)")
     return parser.parse_args()
 
 
@@ -97,14 +100,42 @@ def gguf_header(writer, config, family):
     writer.add_rope_freq_base(10000.0)
 
 
+def q6_k_blocks(values):
+    """Rows of multiples of 256 numbers as Q6_K, which the gguf package only decodes: 210 bytes for each 256."""
+    import numpy
+
+    groups = values.reshape(-1, 16, 16)
+    largest = numpy.abs(groups).max(2)
+    step = largest.max(1, keepdims=True) / (31 * 127)
+    scales = numpy.rint(largest / 31 / step).clip(1, 127)
+    numbers = (numpy.rint(groups / (step * scales)[:, :, None]).clip(-32, 31) + 32).astype(numpy.uint8)
+    quarters = numbers.reshape(-1, 2, 4, 32)  # of each half: elements 0 to 31, 32 to 63, 64 to 95, 96 to 127
+    low, high = quarters & 15, quarters >> 4
+    lower = low[:, :, :2] | low[:, :, 2:] << 4
+    upper = high[:, :, 0] | high[:, :, 1] << 2 | high[:, :, 2] << 4 | high[:, :, 3] << 6
+    parts = [lower.reshape(-1, 128), upper.reshape(-1, 64), scales.astype(numpy.int8).view(numpy.uint8),
+             step.astype(numpy.float16).view(numpy.uint8)]
+    return numpy.concatenate(parts, axis=1).reshape(len(values), -1)
+
+
+def convert_gguf(options, path):
+    """Q4_K_M of the fp32 file, as `cleave convert` writes it."""
+    source = model_path(argparse.Namespace(**{**vars(options), "dtype": "fp32"}))
+    subprocess.run([options.cleave, "convert", "--from", str(source), "--to", str(path), "--format", "gguf", "--dtype",
+                    "q4_k_m"], check=True, stdout=sys.stderr)
+
+
 def write_gguf(options, path):
-    """Matrices in the dtype (int8 is Q8_0), vectors and positions in fp32."""
+    """Matrices in the dtype (int8 is Q8_0, int4_sym Q4_0 with the output matrix in Q6_K), vectors and positions in fp32."""
     import gguf
     import numpy
 
-    kinds = {"fp32": "F32", "bf16": "BF16", "int8": "Q8_0"}
+    if options.dtype == "int4":
+        return convert_gguf(options, path)
+    kinds = {"fp32": "F32", "bf16": "BF16", "int8": "Q8_0", "int4_sym": "Q4_0"}
     matrix_type = gguf.GGMLQuantizationType[kinds[options.dtype]]
     config, layer, others = gguf_sizes(options.shape)
+    output = "output.weight" if "output.weight" in others else "token_embd.weight"
     family = shapes.SHAPES[options.shape].family
     writer = gguf.GGUFWriter(str(path), family)
     gguf_header(writer, config, family)
@@ -116,6 +147,8 @@ def write_gguf(options, path):
         else:
             plain = source.standard_normal(size, numpy.float32) * numpy.float32(0.02)
         is_plain = len(size) == 1 or name.startswith("position")
+        if options.dtype == "int4_sym" and name == output:  # as llama.cpp's own Q4_0 files have it
+            return q6_k_blocks(plain), gguf.GGMLQuantizationType.Q6_K
         kind = gguf.GGMLQuantizationType.F32 if is_plain else matrix_type
         return (plain if kind == gguf.GGMLQuantizationType.F32 else gguf.quants.quantize(plain, kind)), kind
 

@@ -246,6 +246,9 @@ Int4Source::Int4Source(const TensorSource& source, Model& model, bool has_mins)
       parts_.emplace(name, Part{info.name, is_transposed});
     }
   }
+  CLEAVE_CHECK(!parts_.empty(), Code::kUsage, source.path(),
+               " has no matrix that int4 applies to: a linear layer whose inputs are a multiple of "
+               "32; choose another dtype");
   for (size_t i = 0; i < list_.size(); ++i) by_name_.emplace(list_[i].name, i);
 }
 

@@ -58,7 +58,8 @@ class Int4Tensors : public TensorSource {
 /// matrices that an embedding reads too keep their type.
 class Int4Source : public TensorSource {
  public:
-  /// `model` is the source's, with its parameters' names.
+  /// `model` is the source's, with its parameters' names. Throws Error(kUsage) if it has no such
+  /// matrix.
   Int4Source(const TensorSource& source, Model& model, bool has_mins);
 
   [[nodiscard]] std::vector<TensorInfo> list() const override { return list_; }

@@ -12,6 +12,9 @@
 #include "cleave/base/str.h"
 #include "cleave/checkpoint/convert.h"
 #include "cleave/checkpoint/model_tensors.h"
+#include "cleave/file/file.h"
+#include "cleave/format/gguf_writer.h"
+#include "cleave/generate/generate.h"
 #include "cleave/generate/runnable.h"
 #include "cleave/torch_internals/cpu_memory.h"
 #include "tests/support/ranks.h"
@@ -173,6 +176,8 @@ TEST(Int4Files, PartsThatDoNotFit_AreNamed) {
       {{{"w.int4", DType::kU8, {4, 31}}, scales}, "'w.int4' is U8 of shape [4, 31]"},
       {{{"w.int4", DType::kI8, {4, 32}}, scales}, "'w.int4' is I8"},
       {{{"w.int4", DType::kU8, {4, 48}}, scales}, "expected F16 of shape [4, 3]"},
+      {{{"v.int4", DType::kU8, {4, 32}}, {"w.int4", DType::kU8, {4, 32}}, scales},
+       "there is no tensor 'v.int4_scales'"},
       {{{"w.int4", DType::kU8, {4, 32}}, scales, {"w.int4_mins", DType::kF16, {4, 1}}},
        "'w.int4_mins' is F16 of shape [4, 1]"},
       {{{"w.int4", DType::kU8, {4, 32}}, scales, {"w", DType::kF32, {4, 64}}}, "is there twice"}};
@@ -182,6 +187,84 @@ TEST(Int4Files, PartsThatDoNotFit_AreNamed) {
     const Error error = test::thrown_by([&] { open_model_files(ModelFolder::open(folder)); });
     EXPECT_EQ(error.code(), Code::kFormat);
     EXPECT_THAT(error.what(), testing::HasSubstr(cases[i].second));
+  }
+}
+
+TEST(Int4Files, ModelWithoutAMatrixForFourBits_IsRefused) {
+  constexpr std::string_view kNarrow =
+      R"({"architectures":["GPT2LMHeadModel"],"model_type":"gpt2","vocab_size":50,"n_embd":24,
+      "n_layer":1,"n_head":4,"n_inner":40,"n_positions":16})";
+  const TempFolder root;
+  const std::string from = model_in(root, kNarrow);
+  const Error error = test::thrown_by([&] { converted(root, from, "int4"); });
+  EXPECT_EQ(error.code(), Code::kUsage);
+  EXPECT_THAT(error.what(), testing::HasSubstr("has no matrix that int4 applies to"));
+  EXPECT_FALSE(fs::exists(root / "int4"));
+}
+
+/// The elements of a matrix as blocks of Q4_0: an fp16 scale and 16 bytes for each 32.
+Tensor q4_0_blocks(const Tensor& values) {
+  const Tensor groups = values.reshape({-1, 32});
+  const Tensor high = groups.amax(1, true), low = groups.amin(1, true);
+  const Tensor scales = (at::where(high.ge(-low), high, low) / -8).to(at::kHalf);
+  const Tensor codes = (groups / scales.to(at::kFloat)).round().add(8).clamp(0, 15).to(at::kByte);
+  const Tensor pairs = codes.narrow(1, 0, 16) + codes.narrow(1, 16, 16) * 16;
+  return at::cat({scales.contiguous().view(at::kByte), pairs}, 1).contiguous();
+}
+
+/// Writes a GGUF file again, with the matrices of its blocks in Q4_0.
+void write_q4_0(const std::string& from, const std::string& to) {
+  const Gguf source = Gguf::open(from);
+  std::vector<GgufTensor> tensors = source.tensors();
+  for (GgufTensor& tensor : tensors) {
+    const bool is_matrix = tensor.shape.size() == 2 && tensor.name.starts_with("blk.");
+    if (is_matrix) tensor.type = GgufType::kQ4_0;
+  }
+  const GgufPlan plan(source.metadata(), tensors);
+  File file = File::create(to);
+  file.allocate(plan.total_bytes());
+  file.write_at(0, std::as_bytes(std::span(plan.head())));
+  for (const GgufTensor& tensor : plan.tensors()) {
+    Tensor values = at::empty(tensor.shape, at::kFloat);
+    source.read_block(tensor.name, {},
+                      {static_cast<std::byte*>(values.mutable_data_ptr()), values.nbytes()});
+    const Tensor stored = tensor.type == GgufType::kQ4_0 ? q4_0_blocks(values) : values;
+    file.write_at(tensor.begin,
+                  {static_cast<const std::byte*>(stored.const_data_ptr()), stored.nbytes()});
+  }
+  file.close();
+}
+
+std::vector<Ids> ids_of(const std::string& path, const std::string& dtype) {
+  const auto model = Runnable(path, dtype, "cpu").load({});
+  std::vector<Ids> ids;
+  for (const auto& sequences :
+       generate(*model, {}, {{1, 2, 3}, {40, 7}}, {.max_new_tokens = 12}).prompts) {
+    ids.push_back(sequences.front().ids);
+  }
+  return ids;
+}
+
+// Oracle: a folder with the decoded elements. Rounding those to 4 bits again gives the same numbers
+// and scales: the largest magnitude of a group is 8 scales.
+TEST(Int4Files, GgufOfQ4_0_GivesTheIdsAndLogitsOfItsDecodedWeights) {
+  const TempFolder root;
+  const std::string plain = root / "plain.gguf", file = root / "q4_0.gguf";
+  convert({.from = model_in(root, kLlama), .to = plain, .format = ModelFormat::kGguf});
+  write_q4_0(plain, file);
+  const std::string decoded = converted(root, file, "fp32");
+  EXPECT_EQ(ids_of(file, "int4_sym"), ids_of(decoded, "int4_sym"));
+  EXPECT_EQ(ids_of(file, "fp32"), ids_of(decoded, "fp32"));
+  const Tensor got = logits_of(file, "int4_sym"), want = logits_of(decoded, "fp32");
+  EXPECT_TRUE(at::equal(got, logits_of(decoded, "int4_sym")));
+  // Activations and the head are rounded to 8 bits, which costs some thousandths.
+  EXPECT_LE((got - want).norm().item<double>(), 0.03 * want.norm().item<double>());
+  for (const int tp : {2, 3}) {
+    test::on_ranks(tp, [&](const Axis& axis) {
+      EXPECT_TRUE(
+          at::equal(logits_of(file, "int4_sym", axis), logits_of(decoded, "int4_sym", axis)))
+          << "tp=" << tp;
+    });
   }
 }
 

