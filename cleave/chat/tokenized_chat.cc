@@ -19,13 +19,15 @@ size_t tokens_before(const Tokenizer& tokenizer, const std::string& text,
   const std::vector<int64_t> before = tokenizer.encode(begin, kPlain);
   auto count = static_cast<size_t>(
       std::mismatch(before.begin(), before.end(), ids.begin(), ids.end()).first - before.begin());
-  const bool ends_in_space = begin.back() == ' ';
+  const bool is_before_special = count < ids.size() && tokenizer.is_special(ids[count]);
+  const bool ends_in_space = begin.back() == ' ' && !is_before_special;
   if (count == before.size() && !ends_in_space) return count;
   const auto bytes = [&tokenizer](const std::vector<int64_t>& all, size_t first) {
     return static_cast<int64_t>(tokenizer.decode(std::span(all).first(first)).size());
   };
   // Distance of the end of each token from `at`. A tokenizer of SentencePiece may drop the spaces
-  // at the end of a text, so that another letter follows them here.
+  // at the end of a text, so that another letter follows them here; before a special token it
+  // drops them too.
   int64_t shift = -bytes(before, before.size());
   if (ends_in_space) {
     const std::vector<int64_t> with_letter = tokenizer.encode(begin + "x", kPlain);

@@ -127,5 +127,15 @@ TEST(RealChatTokens, SpaceBeforeAnAnswer_BelongsToThePrompt) {
   EXPECT_EQ(chat.is_trained, (std::vector<bool>{false, false, false, false, true, true}));
 }
 
+// It drops a space before a special token too; the answer ends there.
+TEST(RealChatTokens, SpaceAtTheEndOfAnAnswer_TrainsNoTokenAfterIt) {
+  CLEAVE_NEEDS_DATA();
+  const auto tokenizer = load_tokenizer(test::data_folder() + "/tokenizers/stories260K-tok512");
+  const TokenizedChat chat = tokenize_chat(*tokenizer, {"Hi </s>Q", {{0, 3}}});
+  // A space and "H", "i", the end, the space of a beginning, "Q"
+  EXPECT_EQ(chat.ids, (std::vector<int64_t>{320, 417, 2, 410, 473}));
+  EXPECT_EQ(chat.is_trained, (std::vector<bool>{true, true, false, false, false}));
+}
+
 }  // namespace
 }  // namespace cleave::chats_test
