@@ -114,13 +114,15 @@ std::string filled(std::string_view page, std::string_view place, std::string_vi
 }  // namespace
 
 std::string replay_page(const Replay& replay) {
-  const std::string head = filled(kReplayTemplate, "{{TITLE}}", escaped_html(replay.title));
+  const std::string title = escaped_html(replay.title);
   const Object summary = summary_json(replay);  // of all events, also those that are left out
   std::vector<RankRecording> ranks = replay.ranks;
   for (size_t most = kMostPageEvents;; most /= 2) {
     shorten(ranks, most);
-    std::string page = filled(head, "{{DATA}}", data_json(summary, ranks));
-    if (page.size() <= kMostPageBytes || most == 0) return page;
+    // The title comes last, so that it may contain the name of a place.
+    const std::string page = filled(kReplayTemplate, "{{DATA}}", data_json(summary, ranks));
+    std::string whole = filled(page, "{{TITLE}}", title);
+    if (whole.size() <= kMostPageBytes || most == 0) return whole;
   }
 }
 

@@ -170,5 +170,13 @@ TEST(Replay, Page_EscapesTitles) {
   EXPECT_EQ(page.find("{{"), std::string::npos);
 }
 
+TEST(Replay, Page_TitleMayNameAPlaceOfTheTemplate) {
+  Replay replay = two_ranks();
+  replay.title = "{{DATA}}";
+  const std::string page = replay_page(replay);
+  EXPECT_NE(page.find("<title>{{DATA}}</title>"), std::string::npos);
+  EXPECT_NE(page.find("id=\"data\">{\"title\":"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace cleave::replay_test

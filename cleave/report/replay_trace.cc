@@ -173,9 +173,12 @@ std::string chrome_trace(const Replay& replay) {
   std::vector<std::map<int, Timed>> timed;
   for (const RankRecording& r : ranks) timed.push_back(slices_of(r));
   add_flows(ranks, timed);
-  std::string out =
-      "{\"displayTimeUnit\":\"ms\",\n\"otherData\":{\"replay\":" + text_of(summary_json(replay)) +
-      "},\n\"traceEvents\":[";
+  Object summary = summary_json(replay);  // of all events, also those that are left out
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    summary["ranks"][i]["left_out"] = ranks[i].num_left_out;
+  }
+  std::string out = "{\"displayTimeUnit\":\"ms\",\n\"otherData\":{\"replay\":" + text_of(summary) +
+                    "},\n\"traceEvents\":[";
   for (size_t i = 0; i < ranks.size(); ++i) {
     add_names(ranks[i], replay.places[i], out);
     for (auto& [track, list] : timed[i]) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <numeric>
 
 #include "cleave/base/clock.h"
 #include "cleave/base/error.h"
@@ -15,6 +16,10 @@ thread_local StepRecorder* recorder_of_thread = nullptr;
 bool comes_before(const StepEvent& a, const StepEvent& b) {
   if (a.track != b.track) return a.track < b.track;
   return a.begin_s < b.begin_s;
+}
+
+int64_t total_bytes(const MemorySample& sample) {
+  return std::accumulate(sample.bytes.begin(), sample.bytes.end(), int64_t{0});
 }
 
 }  // namespace
@@ -119,10 +124,11 @@ double StepRecorder::end() {
   const int index = frames_.back().event;
   frames_.pop_back();
   const double now = monotonic_s();
-  if (index < 0) return now;
-  StepEvent& event = out_.events[static_cast<size_t>(index)];
-  event.end_s = now;
-  event.cpu_s = thread_cpu_s() - began_cpu_s_ - event.cpu_begin_s;
+  if (index >= 0) {
+    StepEvent& event = out_.events[static_cast<size_t>(index)];
+    event.end_s = now;
+    event.cpu_s = thread_cpu_s() - began_cpu_s_ - event.cpu_begin_s;
+  }
   sample_memory(now);
   return now;
 }
@@ -180,15 +186,22 @@ void StepRecorder::note_comm_end() {
   out_.comm_end_s = monotonic_s();
 }
 
-// At the limit every second sample is dropped, and later ones are half as dense.
+// Samples take at most a 20th of the time. At the limit the smaller of two neighbours is dropped,
+// so that the peak stays, and later ones are half as dense.
 void StepRecorder::sample_memory(double now) {
-  if (now - last_sample_s_ < sample_every_s_) return;
-  last_sample_s_ = now;
+  if (now < next_sample_s_) return;
+  const double cpu_s = thread_cpu_s();
   out_.memory.push_back({.at_s = now, .bytes = memory_()});
-  if (out_.memory.size() < kMostSamples) return;
-  for (size_t i = 0; 2 * i < out_.memory.size(); ++i) out_.memory[i] = out_.memory[2 * i];
-  out_.memory.resize((out_.memory.size() + 1) / 2);
-  sample_every_s_ *= 2;
+  if (out_.memory.size() >= kMostSamples) {
+    std::vector<MemorySample> kept;
+    for (size_t i = 0; i + 1 < out_.memory.size(); i += 2) {
+      const MemorySample &a = out_.memory[i], &b = out_.memory[i + 1];
+      kept.push_back(total_bytes(a) < total_bytes(b) ? b : a);
+    }
+    out_.memory = std::move(kept);
+    sample_every_s_ *= 2;
+  }
+  next_sample_s_ = now + std::max(sample_every_s_, 20 * (thread_cpu_s() - cpu_s));
 }
 
 RankRecording StepRecorder::finish(double origin_s) {

@@ -118,7 +118,7 @@ class StepRecorder {
   std::vector<std::pair<uint64_t, int>> made_by_;  // graph nodes from a number on: name or -1
   std::vector<int> layers_;                        // that run forward now: names
   std::vector<std::shared_ptr<HelperCall>> helpers_;
-  double began_cpu_s_ = 0, last_sample_s_ = 0, sample_every_s_ = 1e-4;
+  double began_cpu_s_ = 0, next_sample_s_ = 0, sample_every_s_ = 1e-4;
 };
 
 /// An event from here to the end of the scope, if this thread has a recorder.

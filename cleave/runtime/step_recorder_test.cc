@@ -80,6 +80,22 @@ TEST(StepRecorder, BeyondTheLimit_CountsWhatItLeavesOut) {
   EXPECT_LE(r.memory.size(), StepRecorder::kMostSamples);
 }
 
+TEST(StepRecorder, BeyondTheLimitOfSamples_ThePeakStays) {
+  size_t num_samples = 0;
+  StepRecorder recorder([&num_samples] {
+    std::array<int64_t, kMemoryKinds.size()> bytes{};
+    bytes[0] = ++num_samples == 2 ? 1000 : 1;  // the second of a pair
+    return bytes;
+  });
+  while (num_samples <= StepRecorder::kMostSamples) {
+    const RecordedScope scope(EventKind::kPhase, "again");
+  }
+  const RankRecording r = recorder.finish(0);
+  EXPECT_LT(r.memory.size(), StepRecorder::kMostSamples);
+  ASSERT_FALSE(r.memory.empty());
+  EXPECT_EQ(r.memory[0].bytes[0], 1000);
+}
+
 TEST(StepRecorder, Calls_AreNumberedByGroupAndDirection) {
   run_ranks(2, [](World& world) {
     const auto group = world.group({0, 1}, "tp");

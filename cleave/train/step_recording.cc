@@ -1,7 +1,6 @@
 #include "cleave/train/step_recording.h"
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <numeric>
@@ -64,31 +63,42 @@ StepRecorder::Memory memory_of(RankModel& rank, DataSharding sharding, const Cpu
   };
 }
 
-Tensor text_tensor(const std::string& text) {
-  Tensor t = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
-  std::memcpy(t.mutable_data_ptr(), text.data(), text.size());
-  return t;
-}
-
-/// The recordings of all ranks, on rank 0; empty on others.
+/// The recordings of all ranks, on rank 0; empty on others. The texts are not tensors, which would
+/// count as memory of the run.
 std::vector<RankRecording> gathered(const Axis& everyone, RankRecording own) {
-  const Tensor mine = text_tensor(json_of(own));
+  std::vector<RankRecording> all;
+  if (everyone.size() == 1) {
+    all.push_back(std::move(own));
+    return all;
+  }
+  const Call call{.site = "recording of a step", .shape = {}};
+  const std::string mine = everyone.rank() == 0 ? "" : json_of(own);
+  const auto size = static_cast<int64_t>(mine.size());
   const std::vector<int64_t> one_each(static_cast<size_t>(everyone.size()), 1);
-  const Tensor sizes =
-      everyone.all_gather(at::tensor({mine.numel()}, at::kLong), 0, one_each, "size of recordings");
+  std::vector<int64_t> sizes(one_each.size());
+  Group& group = *everyone.group();
+  group.all_gather(&size, sizes.data(), 1, one_each, DType::kI64, call);
   if (everyone.rank() != 0) {
-    everyone.send(mine, 0, "recording of a step");
+    group.send(mine.data(), size, DType::kU8, 0, call);
     return {};
   }
-  std::vector<RankRecording> all;
   all.push_back(std::move(own));
   for (int r = 1; r < everyone.size(); ++r) {
-    const Tensor text =
-        everyone.recv(r, {sizes[r].item<int64_t>()}, mine.options(), "recording of a step");
-    all.push_back(recording_of(
-        {static_cast<const char*>(text.const_data_ptr()), static_cast<size_t>(text.numel())}));
+    const int64_t count = sizes[static_cast<size_t>(r)];
+    std::string text(static_cast<size_t>(count), ' ');
+    group.recv(text.data(), count, DType::kU8, r, call);
+    all.push_back(recording_of(text));
   }
   return all;
+}
+
+/// The forecast of a rank of the world.
+const RankForecast& forecast_of(const Forecast& planned, const ParallelConfig& layout,
+                                size_t rank) {
+  const auto dp = static_cast<size_t>(layout.dp), tp = static_cast<size_t>(layout.tp);
+  const auto of_ep = static_cast<int>(rank / tp % static_cast<size_t>(layout.ep));
+  const bool has_fewer = !planned.with_fewer_experts.empty() && of_ep >= planned.first_with_fewer;
+  return (has_fewer ? planned.with_fewer_experts : planned.ranks).at(rank / (dp * tp));
 }
 
 void add_forecast(const TrainSetup& setup, const Machine& machine, Replay& replay) {
@@ -96,12 +106,13 @@ void add_forecast(const TrainSetup& setup, const Machine& machine, Replay& repla
   const StepTime time = step_time(*setup.planned, setup.layout, machine);
   replay.forecast_compute_s = time.compute_s;
   replay.forecast_comm_s = time.comm_s;
-  const auto per_stage = replay.ranks.size() / setup.planned->ranks.size();
   for (size_t r = 0; r < replay.ranks.size(); ++r) {
-    const RankForecast& f = setup.planned->ranks[r / per_stage];
-    replay.forecast.push_back(
-        {.memory = f.memory.total(),
-         .sent = {{"tp", f.tp.bytes}, {"dp", f.dp.bytes}, {"pp", f.pp.bytes}}});
+    const RankForecast& f = forecast_of(*setup.planned, setup.layout, r);
+    RankForecastNumbers numbers{.memory = f.memory.total()};
+    for (const auto& [axis, calls] : f.calls) {
+      if (!calls.empty()) numbers.sent.emplace_back(axis, sum_of(calls).bytes);
+    }
+    replay.forecast.push_back(std::move(numbers));
   }
 }
 

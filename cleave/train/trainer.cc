@@ -111,8 +111,8 @@ bool Trainer::is_over() const {
 
 void Trainer::begin_recording(int64_t step) {
   if (step + 1 != setup_.options.record_step) return;
-  recording_ = std::make_unique<StepRecording>(StepRecording::Subject{
-      rank_, mesh_, everyone_, profile_.memory(), setup_.layout.sharding});
+  recording_ = std::make_unique<StepRecording>(
+      StepRecording::Subject{rank_, mesh_, everyone_, profile_.memory(), setup_.layout.sharding});
 }
 
 void Trainer::train_step(int64_t step) {

@@ -52,8 +52,7 @@ class Trainer {
 
   const TrainSetup& setup_;
   World& world_;
-  StepProfile profile_;                       // counts tensors from here on
-  std::unique_ptr<StepRecording> recording_;  // during the step of --record-step
+  StepProfile profile_;  // counts tensors from here on
   Mesh mesh_;
   Axis everyone_;
   RankModel rank_;
@@ -64,6 +63,8 @@ class Trainer {
   RunReport report_;
   Machine machine_;
   double load_s_ = 0, eval_s_ = 0;
+  // During the step of --record-step. The last member: it reads the others, so it ends first.
+  std::unique_ptr<StepRecording> recording_;
 };
 
 }  // namespace cleave::inline train
