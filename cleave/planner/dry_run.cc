@@ -1,5 +1,7 @@
 #include "cleave/planner/dry_run.h"
 
+#include <iomanip>
+
 #include <nlohmann/json.hpp>
 
 #include "cleave/base/byte_count.h"
@@ -15,9 +17,8 @@ std::string bytes_of(int64_t bytes) {
   return bytes_text(static_cast<double>(bytes));
 }
 
-std::string filled(std::string text, size_t width) {
-  if (text.size() < width) text.append(width - text.size(), ' ');
-  return text;
+std::string filled(const std::string& text, int width) {
+  return str(std::left, std::setw(width), text);
 }
 
 std::string shape_text(const std::vector<int64_t>& shape) {
