@@ -15,7 +15,7 @@ TEST(Membership, ConflictingRanks_AreRejectedWithTheReason) {
   EXPECT_EQ(membership.add({kJobMagic, 2, 3, 77}, " at 10.0.0.2"), "");
   EXPECT_EQ(membership.name(2), "pid 77 at 10.0.0.2");
   EXPECT_THAT(membership.add({kJobMagic + 1, 1, 3, 78}),
-              HasSubstr("rank 1 (pid 78) runs version 6 of the shared segment, rank 0 version 5"));
+              HasSubstr("rank 1 (pid 78) runs version 7 of the shared segment, rank 0 version 6"));
   EXPECT_THAT(membership.add({kJobMagic, 1, 4, 78}), HasSubstr("rank 1 (pid 78) has world size 4"));
   for (const int rank : {-1, 3}) {
     EXPECT_THAT(membership.add({kJobMagic, rank, 3, 78}), HasSubstr("is not in [0, 3)"));
