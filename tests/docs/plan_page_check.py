@@ -17,7 +17,7 @@ import tempfile
 
 from report_check import SKIPPED, chromium
 
-PLAN = ["plan", "--model", "llama3-8b", "--vocab-size", "128256", "--cluster", "h100-80gb", "--ranks", "64", "--batch-size", "256",
+PLAN = ["plan", "--model", "llama3-8b", "--vocab-size", "128256", "--cluster", "h100-80gb", "--ranks", "16", "--batch-size", "256",
         "--seq-len", "8192", "--dtype", "bf16", "--tokens", "1T"]
 
 # Runs in the page itself, and writes {"what": "what is wrong"} into the document.

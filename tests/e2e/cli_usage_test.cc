@@ -240,7 +240,6 @@ TEST_F(Usage, FlagsOfPlanThatDoNotFit_AreRefused) {
                  "--runs and --batch-size exclude each other; give one");
   expect_refused({"plan", "--html", "plan.html"}, 2,
                  "--html writes the page of a cluster's plan; add --cluster NAME");
-  expect_refused({"plan", "--memory", "8"}, 2, "--memory 8 is 8 bytes; did you mean 8GB?");
   expect_refused({"plan", "--ranks", "8", "--cluster", "h200", "--lora-alpha", "2"}, 2,
                  "--cluster and --lora-alpha exclude each other; give one");
   expect_refused({"plan", "--rank", "1"}, 2, "--rank chooses the rank of a dry run; add --dry-run");
@@ -248,8 +247,9 @@ TEST_F(Usage, FlagsOfPlanThatDoNotFit_AreRefused) {
                  "--ranks 6 is not tp 4 x pp 1 x dp 1; choose sizes with this product");
   expect_refused({"plan", "--dry-run", "--ranks", "4", "--rank", "4"}, 2,
                  "--rank 4 is not among the 4 ranks; choose 0 to 3");
-  expect_refused({"plan", "--dry-run", "--dp", "4", "--batch-size", "6"}, 3,
-                 "--batch-size 6 is no multiple of dp 4");
+  expect_refused(
+      {"plan", "--dry-run", "--dp", "4", "--batch-size", "6"}, 3,
+      "--batch-size 6 is no multiple of dp 4; a dry run needs equal shares of the batch");
   expect_refused({"plan", "--model", "@model", "--dp", "16", "--batch-size", "8"}, 3,
                  "--batch-size is 8, fewer than the 16 data-parallel ranks; give each at least one "
                  "sequence");

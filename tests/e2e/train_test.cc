@@ -414,6 +414,12 @@ TEST(PlanProgram, Adapters_AreForecast) {
   EXPECT_EQ(run_with_deadline({"plan", "--dora"}).exit_code, 2);
 }
 
+TEST(PlanProgram, MemoryWithoutAUnit_IsRefused) {
+  const RunResult ran = run_with_deadline({"plan", "--memory", "8"});
+  EXPECT_EQ(ran.exit_code, 2);
+  EXPECT_EQ(ran.err, "cleave: --memory 8 is 8 bytes; did you mean 8GB?\n");
+}
+
 TEST(PlanProgram, Cluster_ListsTheBestLayoutsOfItsDevices) {
   const Words words{"plan",      "--model",      "llama2-7b", "--ranks", "64",   "--cluster",
                     "a100-80gb", "--tokens",     "1T",        "--dtype", "bf16", "--seq-len",
