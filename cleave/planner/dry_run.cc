@@ -1,7 +1,6 @@
 #include "cleave/planner/dry_run.h"
 
 #include <iomanip>
-
 #include <nlohmann/json.hpp>
 
 #include "cleave/base/byte_count.h"

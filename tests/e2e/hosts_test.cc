@@ -380,7 +380,8 @@ TEST(Hosts, SetUpThatFailsAfterARestart_EndsBothWithItsCause) {
       {words, with("--data", folder / "bad.jsonl"), 6, 4, "bad.jsonl"},
       {with("--data", folder / "bad.jsonl"), words, 4, 6, "bad.jsonl"},
       {words, with("--batch-size", "6"), 6, 3, "rank 1 has --batch-size 6, rank 0 4"},
-      {with("--tp", "3"), with("--tp", "3"), 0, 0, ""},  // continues with the two ranks that are left
+      {with("--tp", "3"), with("--tp", "3"), 0, 0,
+       ""},  // continues with the two ranks that are left
       {words, words, 0, 0, ""}};
   for (size_t i = 0; i < cases.size(); ++i) {
     SCOPED_TRACE(str("case ", i));

@@ -55,16 +55,16 @@ std::vector<Preset> llama_presets() {
     int64_t hidden, intermediate, layers, heads, kv_heads, positions;
     double theta;
     bool tied;
-    int64_t vocab = 32000;
+    int64_t vocab;
   };
   std::vector<Preset> out;
-  for (const Sizes& p : {Sizes{"llama-tiny", 256, 688, 6, 8, 4, 2048, 10000, true},
-                         {"llama-15m", 288, 768, 6, 6, 6, 2048, 10000, true},
-                         {"llama-135m", 576, 1536, 30, 9, 3, 2048, 10000, true},
+  for (const Sizes& p : {Sizes{"llama-tiny", 256, 688, 6, 8, 4, 2048, 10000, true, 32000},
+                         {"llama-15m", 288, 768, 6, 6, 6, 2048, 10000, true, 32000},
+                         {"llama-135m", 576, 1536, 30, 9, 3, 2048, 10000, true, 32000},
                          {"smollm2-135m", 576, 1536, 30, 9, 3, 8192, 100000, true, 49152},
-                         {"llama-1.1b", 2048, 5632, 22, 32, 4, 2048, 10000, false},
+                         {"llama-1.1b", 2048, 5632, 22, 32, 4, 2048, 10000, false, 32000},
                          {"llama3-8b", 4096, 14336, 32, 32, 8, 8192, 500000, false, 128256},
-                         {"llama2-7b", 4096, 11008, 32, 32, 32, 4096, 10000, false}}) {
+                         {"llama2-7b", 4096, 11008, 32, 32, 32, 4096, 10000, false, 32000}}) {
     const nlohmann::ordered_json config = {{"architectures", {"LlamaForCausalLM"}},
                                            {"model_type", "llama"},
                                            {"vocab_size", p.vocab},
