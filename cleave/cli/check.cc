@@ -44,7 +44,7 @@ std::string newest_checkpoint_in(const fs::path& run) {
 // The newest checkpoint of the folder, one that a resumed run has renamed, or what names one; empty
 // if there is none. A partial checkpoint is what a writer left that died.
 std::string checkpoint_in(const fs::path& folder) {
-  const std::string newest = newest_checkpoint_in(folder);
+  std::string newest = newest_checkpoint_in(folder);
   if (!newest.empty()) return newest;
   std::error_code problem;
   if (fs::exists(folder / "latest", problem)) return "latest";

@@ -87,17 +87,17 @@ int launch_with(const LaunchFlags& flags) {
   CLEAVE_CHECK(num_ranks % num_hosts == 0, Code::kUsage, "-n ", num_ranks,
                " is no multiple of the ", num_hosts,
                " --hosts; each gets the same number of ranks");
-  CLEAVE_CHECK(num_ranks / num_hosts <= option::kHostRanks.high, Code::kUsage, "-n ", num_ranks,
-               " is ", num_ranks / num_hosts, " ranks on a host; expected at most ",
-               option::kHostRanks.high);
+  const int per_host = num_ranks / num_hosts;
+  CLEAVE_CHECK(per_host <= option::kHostRanks.high, Code::kUsage, "-n ", num_ranks, " is ",
+               per_host, " ranks on a host; expected at most ", option::kHostRanks.high);
   if (hosts.empty()) return launch(flags.ranks);
   const std::vector<std::string> remote_shell = words_of(flags.remote_shell);
   CLEAVE_CHECK(!remote_shell.empty(), Code::kUsage,
                "--remote-shell is empty; give a command, as in --remote-shell 'ssh -p 2222'");
   return launch_on_hosts({.hosts = hosts,
-                          .ranks_per_host = num_ranks / num_hosts,
+                          .ranks_per_host = per_host,
                           .remote_shell = remote_shell,
-                          .command = host_command(flags, num_ranks / num_hosts),
+                          .command = host_command(flags, per_host),
                           .grace_s = flags.ranks.grace_s,
                           .max_restarts = flags.ranks.max_restarts});
 }

@@ -79,6 +79,7 @@ std::unique_ptr<HostLinks> connect_hosts(CollectiveSync& sync,
   const auto members = exchange(sync, {.host_id = host_id(*job, host.get()),
                                        .channel = gives_channel ? network->new_channel() : 0});
   std::vector<int64_t> ids;
+  ids.reserve(members.size());
   for (const Introduction& member : members) ids.push_back(member.host_id);
   const auto layout = HostLayout::make(ids, sync.member());
   const bool is_one_each = layout && layout->num_hosts() == sync.num_members();
@@ -97,8 +98,10 @@ std::unique_ptr<HostLinks> connect_hosts(CollectiveSync& sync,
   }
   if (!layout->has_lane()) return links;
   std::vector<int> lane;
+  lane.reserve(static_cast<size_t>(layout->num_hosts()));
   for (int h = 0; h < layout->num_hosts(); ++h) {
-    lane.push_back(all[static_cast<size_t>(layout->first_of(h) + layout->local)]);
+    const int member = layout->first_of(h) + layout->local;
+    lane.push_back(all[static_cast<size_t>(member)]);
   }
   if (network != nullptr) {
     links->exchange = network->connect(job, lane, layout->host, all[0], members[0].channel);

@@ -247,6 +247,7 @@ class PairReduce {
   void reduce_parts(int64_t at, int64_t bytes, void* out) {
     if (bytes == 0) return;
     std::vector<const void*> inputs;
+    inputs.reserve(static_cast<size_t>(num_hosts_));
     for (int host = 0; host < num_hosts_; ++host) inputs.push_back(exchange_.received(host) + at);
     reduce(inputs, {&out, 1}, bytes / item_bytes(operation_.dtype), operation_.dtype,
            operation_.reduce_op);
