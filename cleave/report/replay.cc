@@ -57,8 +57,11 @@ void align(std::vector<RankRecording>& ranks) {
   }
 }
 
-void set_waiting(std::vector<RankRecording>& ranks) {
-  std::map<CallKey, double> latest;  // begin of the last partner; of the sender for messages
+namespace {
+
+/// When the last partner of each call began; of a message, when its sender did.
+std::map<CallKey, double> last_begins(const std::vector<RankRecording>& ranks) {
+  std::map<CallKey, double> latest;
   for (const RankRecording& r : ranks) {
     for (const StepEvent& e : r.events) {
       const StepCall* call = call_of(r, e);
@@ -67,6 +70,13 @@ void set_waiting(std::vector<RankRecording>& ranks) {
       if (!is_new) at->second = std::max(at->second, e.begin_s);
     }
   }
+  return latest;
+}
+
+}  // namespace
+
+void set_waiting(std::vector<RankRecording>& ranks) {
+  const std::map<CallKey, double> latest = last_begins(ranks);
   for (RankRecording& r : ranks) {
     for (StepEvent& e : r.events) {
       const double whole = e.end_s - e.begin_s;

@@ -91,6 +91,7 @@ std::vector<std::vector<Member>> meetings(const std::vector<RankRecording>& rank
     }
   }
   std::vector<std::vector<Member>> out;
+  out.reserve(all.size());
   for (auto& [key, members] : all) out.push_back(std::move(members));
   return out;
 }
@@ -171,6 +172,7 @@ std::string chrome_trace(const Replay& replay) {
   std::vector<RankRecording> ranks = replay.ranks;
   shorten(ranks, kMostTraceEvents);
   std::vector<std::map<int, Timed>> timed;
+  timed.reserve(ranks.size());
   for (const RankRecording& r : ranks) timed.push_back(slices_of(r));
   add_flows(ranks, timed);
   Object summary = summary_json(replay);  // of all events, also those that are left out
