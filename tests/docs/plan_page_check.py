@@ -6,16 +6,14 @@ package chromium.
 usage: plan_page_check.py CLEAVE [--screenshots FOLDER]      exit code 77: chromium is not installed
 """
 import argparse
-import html
 import json
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
 
-from report_check import SKIPPED, chromium
+from chromium import SKIPPED, chromium, run_check
 
 PLAN = ["plan", "--model", "llama3-8b", "--vocab-size", "128256", "--cluster", "h100-80gb", "--ranks", "16", "--batch-size", "256",
         "--seq-len", "8192", "--dtype", "bf16", "--tokens", "1T"]
@@ -73,20 +71,11 @@ setTimeout(check, 200);
 
 
 def check_page(page, expected, width, screenshots):
-    """The problems of a page in a window of `width` pixels; a frame, if Chromium has no window that narrow."""
+    """The problems of a page in a window of `width` pixels."""
     # The check is part of a copy of the page, so that it sees the names of the page's script.
     check = CHECK.replace("EXPECTED", json.dumps(expected)).replace("</", "<\\/")
-    checked = opened = page.with_suffix(f".{width}.html")
-    checked.write_text(page.read_text().replace("update();\n</script>", f"update();{check}\n</script>"))
-    if width < 500:
-        opened = page.with_suffix(f".{width}.frame.html")
-        opened.write_text(f'<!doctype html><body style="margin: 0"><iframe style="border: 0; width: {width}px; height: 2600px" '
-                          f'srcdoc="{html.escape(checked.read_text())}"></iframe><script>setTimeout(() => document.body.append('
-                          'frames[0].document.querySelector("pre[hidden]").textContent), 2500)</script>')
-    run = chromium(opened, width, ["--dump-dom"])
-    result = re.search(r"checked (\{.*?\})(</pre>|</body>)", html.unescape(run.stdout))
-    problems = [line for line in run.stderr.splitlines() if ":CONSOLE" in line]
-    problems += [f"{what}: {problem}" for what, problem in json.loads(result.group(1)).items()] if result else ["no result"]
+    text = page.read_text().replace("update();\n</script>", f"update();{check}\n</script>")
+    opened, problems = run_check(page, text, width)
     if screenshots:
         chromium(opened, width, [f"--screenshot={screenshots / page.stem}-{width}.png"])
     return [f"{page.stem} at {width}: {problem}" for problem in problems]

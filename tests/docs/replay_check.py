@@ -6,16 +6,15 @@ and no page is wider than a window of 1280 or 390 pixels. Needs the package chro
 usage: replay_check.py CLEAVE [--screenshots FOLDER]      exit code 77: chromium is not installed
 """
 import argparse
-import html
 import json
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
 
-SKIPPED = 77
+from chromium import SKIPPED, chromium, run_check
+
 STEP = 2
 RUNS = {"one": [], "processes": ["--tp", "2"], "tp_dp": ["--tp", "2", "--dp", "2"], "pp": ["--pp", "2"], "fsdp": ["--dp", "2", "--fsdp", "--recompute", "full"]}
 
@@ -78,34 +77,14 @@ setTimeout(check, 200);
 """
 
 
-def chromium(page, width, more):
-    with tempfile.TemporaryDirectory(prefix="cleave-replay-", ignore_cleanup_errors=True) as profile:
-        return subprocess.run(
-            ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}",
-             "--enable-logging=stderr", "--host-resolver-rules=MAP * ~NOTFOUND", "--hide-scrollbars",
-             f"--window-size={width},2600", "--virtual-time-budget=4000", *more, f"file://{page}"],
-            capture_output=True, text=True, timeout=300)
-
-
 def check_page(run, expected, width, screenshots):
-    """The problems of a run's page in a window of `width` pixels; a frame, if Chromium has no window that narrow."""
+    """The problems of a run's page in a window of `width` pixels."""
     page = run / "replay.html"
     text = page.read_text()
     trace = (run / "replay.json").read_text().replace("</", "<\\/")
     check = CHECK.replace("EXPECTED", json.dumps(expected)).replace("</", "<\\/").replace("TRACE", trace)
     end = text.rindex("</script>")
-    checked = run / f"checked.{width}.html"
-    checked.write_text(f"{text[:end]}{check}{text[end:]}")
-    opened = checked
-    if width < 500:
-        opened = run / f"frame.{width}.html"
-        opened.write_text(f'<!doctype html><body style="margin: 0"><iframe style="border: 0; width: {width}px; height: 4200px" '
-                          f'srcdoc="{html.escape(checked.read_text())}"></iframe><script>setTimeout(() => document.body.append('
-                          'frames[0].document.querySelector("pre[hidden]").textContent), 2500)</script>')
-    dumped = chromium(opened, width, ["--dump-dom"])
-    result = re.search(r"checked (\{[^\n]*?\})(</pre>|</body>)", html.unescape(dumped.stdout))
-    problems = [line for line in dumped.stderr.splitlines() if ":CONSOLE" in line]
-    problems += [f"{what}: {problem}" for what, problem in json.loads(result.group(1)).items()] if result else ["no result"]
+    _, problems = run_check(page, f"{text[:end]}{check}{text[end:]}", width)
     if screenshots:
         chromium(page, max(width, 500), [f"--screenshot={screenshots / run.name}-{width}.png"])
     return [f"{run.name} at {width}: {problem}" for problem in problems]

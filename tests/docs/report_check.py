@@ -6,17 +6,16 @@ or 390 pixels. Needs the package chromium.
 usage: report_check.py CLEAVE [--screenshots FOLDER]      exit code 77: chromium is not installed
 """
 import argparse
-import html
 import json
 import math
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
 
-SKIPPED = 77
+from chromium import SKIPPED, chromium, run_check
+
 TITLES = ["Loss", "Learning rate", "Gradient norm before clipping", "Tokens per second", "Time per step",
           "Resident memory of rank 0's process, peak so far"]
 
@@ -152,32 +151,12 @@ def bucket_texts(steps, at, count=800):
                            f"evaluation at step {steps_of(near)}: {text(near, 'eval_loss')}"]]
 
 
-def chromium(page, width, more):
-    with tempfile.TemporaryDirectory(prefix="cleave-report-", ignore_cleanup_errors=True) as profile:
-        return subprocess.run(
-            ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}",
-             "--enable-logging=stderr", "--host-resolver-rules=MAP * ~NOTFOUND", "--hide-scrollbars",
-             f"--window-size={width},2600", "--virtual-time-budget=4000", *more, f"file://{page}"],
-            capture_output=True, text=True, timeout=300)
-
-
 def check_page(page, expected, width, screenshots):
-    """The problems of a page in a window of `width` pixels; a frame, if Chromium has no window that narrow."""
-    text = page.read_text()
+    """The problems of a page in a window of `width` pixels."""
     # The check is part of a copy of the page, so that it sees the names of the page's script.
     check = CHECK.replace("EXPECTED", json.dumps(expected)).replace("</", "<\\/")
-    checked = page.with_suffix(f".{width}.html")
-    checked.write_text(text.replace("slider.oninput();\nnew ResizeObserver", f"slider.oninput();{check}\nnew ResizeObserver"))
-    opened = checked
-    if width < 500:
-        opened = page.with_suffix(f".{width}.frame.html")
-        opened.write_text(f'<!doctype html><body style="margin: 0"><iframe style="border: 0; width: {width}px; height: 4200px" '
-                          f'srcdoc="{html.escape(checked.read_text())}"></iframe><script>setTimeout(() => document.body.append('
-                          'frames[0].document.querySelector("pre[hidden]").textContent), 2500)</script>')
-    run = chromium(opened, width, ["--dump-dom"])
-    result = re.search(r"checked (\{.*?\})(</pre>|</body>)", html.unescape(run.stdout))
-    problems = [line for line in run.stderr.splitlines() if ":CONSOLE" in line]
-    problems += [f"{what}: {problem}" for what, problem in json.loads(result.group(1)).items()] if result else ["no result"]
+    text = page.read_text().replace("slider.oninput();\nnew ResizeObserver", f"slider.oninput();{check}\nnew ResizeObserver")
+    opened, problems = run_check(page, text, width)
     if screenshots:
         chromium(opened, width, [f"--screenshot={screenshots / page.stem}-{width}.png"])
     return [f"{page.stem} at {width}: {problem}" for problem in problems]
