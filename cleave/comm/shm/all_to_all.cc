@@ -124,23 +124,36 @@ class AllToAll {
     sync_.barrier();
   }
 
-  void read_pieces(std::byte* result) {
-    const int64_t limit = sync_.payload_bytes() / static_cast<int64_t>(n_) / kLine * kLine;
-    int64_t end = 0;
+  /// The largest part that two members exchange through their payloads piece by piece.
+  [[nodiscard]] int64_t largest_part() const {
+    int64_t largest = 0;
     for (size_t m = 0; m < n_; ++m) {
-      for (size_t to = 0; to < n_ && !fits(m); ++to) {
-        if (!are_together(m, to)) end = std::max(end, sent_by(m)[to]);
+      if (fits(m)) continue;
+      for (size_t to = 0; to < n_; ++to) {
+        if (!are_together(m, to)) largest = std::max(largest, sent_by(m)[to]);
       }
     }
+    return largest;
+  }
+
+  /// Puts the pieces from offset `from` of this member's parts into its payload, `limit` bytes
+  /// for each receiver.
+  void send_pieces(int64_t from, int64_t limit) {
+    const std::byte* in = buffers_.in;
+    for (size_t m = 0; m < n_; ++m) {
+      const size_t size = are_together(self_, m) ? 0 : piece(traffic_.send[m], from, limit);
+      const auto place = static_cast<int64_t>(m) * limit;
+      if (size > 0) std::memcpy(sync_.payload() + place, in + from, size);
+      sync_.declare_send(static_cast<int>(m), {static_cast<uint64_t>(place), size});
+      in += traffic_.send[m];
+    }
+  }
+
+  void read_pieces(std::byte* result) {
+    const int64_t limit = sync_.payload_bytes() / static_cast<int64_t>(n_) / kLine * kLine;
+    const int64_t end = largest_part();
     for (int64_t from = 0; from < end; from += limit) {
-      const std::byte* in = buffers_.in;
-      for (size_t m = 0; m < n_ && !fits(self_); ++m) {
-        const size_t size = are_together(self_, m) ? 0 : piece(traffic_.send[m], from, limit);
-        const auto place = static_cast<int64_t>(m) * limit;
-        if (size > 0) std::memcpy(sync_.payload() + place, in + from, size);
-        sync_.declare_send(static_cast<int>(m), {static_cast<uint64_t>(place), size});
-        in += traffic_.send[m];
-      }
+      if (!fits(self_)) send_pieces(from, limit);
       sync_.barrier();
       std::byte* out = result;
       for (size_t m = 0; m < n_; ++m) {
