@@ -69,14 +69,8 @@ struct Terms {
   size_t begin, end;
 };
 
-/// kN columns of y from `column` on: adds the terms of one range. Each element has kChains
-/// independent sums, to hide latency.
-template <class T, size_t kR, size_t kN, size_t kChains>
-void dot(const FewRowsJob& job, int64_t column, Terms terms) {
-  const auto in = static_cast<size_t>(job.in);
-  const auto stride = static_cast<size_t>(few_rows_stride(job.in));
-  const T* weight = static_cast<const T*>(job.weight) + static_cast<size_t>(column) * in;
-  FloatVec sum[kChains][kN][kR];
+template <size_t kR, size_t kN, size_t kChains>
+HWY_INLINE void set_zero(FloatVec (&sum)[kChains][kN][kR]) {
 #pragma GCC unroll 8
   for (size_t c = 0; c < kChains; ++c) {
 #pragma GCC unroll 8
@@ -85,6 +79,26 @@ void dot(const FewRowsJob& job, int64_t column, Terms terms) {
       for (size_t r = 0; r < kR; ++r) sum[c][n][r] = hn::Zero(kFloats);
     }
   }
+}
+
+/// The sum of all chains of vectors of an element.
+template <size_t kR, size_t kN, size_t kChains>
+HWY_INLINE float total_of(const FloatVec (&sum)[kChains][kN][kR], size_t n, size_t r) {
+  FloatVec chains = sum[0][n][r];
+#pragma GCC unroll 8
+  for (size_t c = 1; c < kChains; ++c) chains = hn::Add(chains, sum[c][n][r]);
+  return hn::GetLane(hn::SumOfLanes(kFloats, chains));
+}
+
+/// kN columns of y from `column` on: adds the terms of one range. Each element has kChains
+/// independent sums, to hide latency.
+template <class T, size_t kR, size_t kN, size_t kChains>
+void dot(const FewRowsJob& job, int64_t column, Terms terms) {
+  const auto in = static_cast<size_t>(job.in);
+  const auto stride = static_cast<size_t>(few_rows_stride(job.in));
+  const T* weight = static_cast<const T*>(job.weight) + static_cast<size_t>(column) * in;
+  FloatVec sum[kChains][kN][kR];
+  set_zero(sum);
   const size_t ahead = kN == 1 ? kFetchAheadBytes / sizeof(T) : kN * in;
   size_t i = terms.begin;
   for (; i + kChains * step<T>() <= terms.end; i += kChains * step<T>()) {
@@ -103,10 +117,7 @@ void dot(const FewRowsJob& job, int64_t column, Terms terms) {
   for (size_t n = 0; n < kN; ++n) {
 #pragma GCC unroll 8
     for (size_t r = 0; r < kR; ++r) {
-      FloatVec chains = sum[0][n][r];
-#pragma GCC unroll 8
-      for (size_t c = 1; c < kChains; ++c) chains = hn::Add(chains, sum[c][n][r]);
-      float total = hn::GetLane(hn::SumOfLanes(kFloats, chains));
+      float total = total_of(sum, n, r);
       for (size_t k = i; k < terms.end; ++k) {
         total += load_one(weight + n * in + k) * job.x[r * stride + k];
       }
