@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "cleave/base/error.h"
+#include "cleave/base/str.h"
 
 namespace cleave::inline planner {
 namespace {
@@ -74,7 +75,7 @@ std::string describe_change(const RankUse& before, const RankUse& after) {
   std::string text = str(num_ranks(now), " ranks instead of ", num_ranks(was), ":",
                          change_of("dp", was.dp, now.dp), ",", change_of("tp", was.tp, now.tp), ",",
                          change_of("pp", was.pp, now.pp));
-  if (was.ep != now.ep) text += "," + change_of("ep", was.ep, now.ep);
+  if (was.ep != now.ep) text += str(",", change_of("ep", was.ep, now.ep));
   const int64_t share = share_of(after.batch_size, now.dp);
   const int64_t passes = (share + after.micro_batch_size - 1) / after.micro_batch_size;
   return text + str("; the batch stays ", after.batch_size, ", in ", passes, " micro-batch",
