@@ -78,6 +78,7 @@ def read_metrics(section: str, output: str) -> dict[str, float]:
     metrics = {name: float(result[name]) for name in names}
     if section == "train" and "share" in result:
         metrics["outside_products"] = 1 - result["share"]["matrix products"]
+        metrics["share_of_limit"] = result["share_of_limit"]
     if section == "generate" and "memory_gb_per_s" in result:
         metrics["sum_over_matrices"] = result["memory_gb_per_s"] / result["matrix_gb_per_s"]
     return metrics
