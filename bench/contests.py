@@ -58,6 +58,10 @@ class Setting:
         return [self.python, str(HERE / "baselines" / script), *map(str, words)]
 
 
+# What only our program reports.
+LIMIT_SHARES = ("share_of_limit", "prefill_share_of_limit", "decode_share_of_limit")
+
+
 def _last_json(output: str) -> dict:
     lines = [line for line in output.splitlines() if line.startswith("{")]
     if not lines:
@@ -80,6 +84,7 @@ def read_metrics(section: str, output: str) -> dict[str, float]:
         metrics["outside_products"] = 1 - result["share"]["matrix products"]
     if section == "generate" and "memory_gb_per_s" in result:
         metrics["sum_over_matrices"] = result["memory_gb_per_s"] / result["matrix_gb_per_s"]
+    metrics |= {name: result[name] for name in LIMIT_SHARES if name in result}
     return metrics
 
 

@@ -21,15 +21,33 @@ print(json.dumps(found))
 """
 
 
+# (vendor, family, first and last model): the name of these CPUs. Virtual machines often hide the product's name.
+KINDS = {("AuthenticAMD", 25, 0x00, 0x0F): "AMD Zen 3", ("AuthenticAMD", 25, 0x10, 0x1F): "AMD Zen 4",
+         ("AuthenticAMD", 25, 0x20, 0x5F): "AMD Zen 3", ("AuthenticAMD", 25, 0x60, 0xAF): "AMD Zen 4",
+         ("AuthenticAMD", 26, 0x00, 0xFF): "AMD Zen 5", ("GenuineIntel", 6, 85, 85): "Intel Skylake or Cascade Lake",
+         ("GenuineIntel", 6, 106, 108): "Intel Ice Lake", ("GenuineIntel", 6, 143, 143): "Intel Sapphire Rapids",
+         ("GenuineIntel", 6, 173, 174): "Intel Granite Rapids", ("GenuineIntel", 6, 207, 207): "Intel Emerald Rapids"}
+
+
+def kind_of(facts: dict[str, str], flags: set[str]) -> str:
+    """The microarchitecture by /proc/cpuinfo, with AMX's absence on CPUs that could have it; else the CPU's name."""
+    family, model = int(facts.get("cpu family", -1)), int(facts.get("model", -1))
+    for (vendor, of_family, first, last), name in KINDS.items():
+        if (facts.get("vendor_id"), family) == (vendor, of_family) and first <= model <= last:
+            has_amx = model >= 143 and vendor == "GenuineIntel"
+            return f"{name} without AMX" if has_amx and "amx_bf16" not in flags else name
+    return facts.get("model name", platform.machine())
+
+
 def cpu() -> dict:
-    """CPU model, relevant instruction sets, usable cores, memory."""
+    """CPU model, its kind, relevant instruction sets, usable cores, memory."""
     facts = {}
     for line in pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         key, _, value = line.partition(":")
         facts.setdefault(key.strip(), value.strip())
     flags = set(facts.get("flags", facts.get("Features", "")).split())
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {"model": facts.get("model name", platform.machine()), "flags": [flag for flag in FLAGS if flag in flags],
+    return {"model": facts.get("model name", platform.machine()), "kind": kind_of(facts, flags), "flags": [flag for flag in FLAGS if flag in flags],
             "cores": len(os.sched_getaffinity(0)), "memory_gib": round(memory_bytes / 2**30)}
 
 

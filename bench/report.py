@@ -33,10 +33,13 @@ def value_table(section: str, results: list[dict]) -> list[str]:
                                [[name, *(spread(values[size]) for size in sizes)] for name, values in row["values"].items()])
         return lines
     columns = {"train": (("ms a step", "step_ms", 1), ("tokens/s", "tokens_per_s", 1),
-                         ("peak memory, GiB", "peak_rss_bytes", GIB)),
+                         ("peak memory, GiB", "peak_rss_bytes", GIB), ("share of the limit", "share_of_limit", 1)),
                "generate": (("prefill, tokens/s", "prefill_tokens_per_s", 1),
-                            ("decode, tokens/s", "decode_tokens_per_s", 1))}[section]
-    lines = [[*row["row"].split(), name, *(spread(values[metric], unit) for _, metric, unit in columns)]
+                            ("decode, tokens/s", "decode_tokens_per_s", 1),
+                            ("share of the limit, prefill", "prefill_share_of_limit", 1),
+                            ("decode", "decode_share_of_limit", 1))}[section]
+    lines = [[*row["row"].split(), name,
+              *(spread(values[metric], unit) if metric in values else "-" for _, metric, unit in columns)]
              for row in results for name, values in row["values"].items()]
     return ["", *table(["model", "dtype", "program", *(f"{title}:" for title, _, _ in columns)], lines)]
 
@@ -56,7 +59,7 @@ def conditions(run: dict) -> list[str]:
     """One paragraph: when, where, which versions."""
     machine, versions = run["machine"], run["versions"]
     programs = ", ".join(f"{name} {version}" for name, version in versions.items() if version and name != "cleave")
-    lines = [f"{run['date']}. {machine['cores']} cores of {machine['model']} ({' '.join(machine['flags'])}), "
+    lines = [f"**{machine['kind']}**, {run['date']}. {machine['cores']} cores of {machine['model']} ({' '.join(machine['flags'])}), "
              f"{machine['memory_gib']} GiB, {machine['system']}. {versions['cleave']}; {programs}. Medians of "
              f"{run['repeats']} alternating runs (least to most)."]
     if run["short"]:
@@ -93,13 +96,18 @@ def shortened(missing: list[str]) -> list[str]:
     return [f"{what} ({', '.join(rows)})" for what, rows in rows_of.items()]
 
 
-def replace_sections(page: pathlib.Path, texts: dict[str, str]) -> None:
-    """Puts each text between its markers of the page; the rest stays."""
+def replace_sections(page: pathlib.Path, kind: str, texts: dict[str, str]) -> None:
+    """Puts each section's text between the markers of this kind of CPU, or behind those of other kinds; the rest stays."""
     whole = page.read_text(encoding="utf-8")
     for section, text in texts.items():
-        marked = re.compile(rf"(<!-- begin: {section} -->\n).*?(<!-- end: {section} -->)", re.DOTALL)
-        if len(marked.findall(whole)) != 1:
-            raise SystemExit(f"{page} must have one pair of lines '<!-- begin: {section} -->' and '<!-- end: {section} -->';"
+        block = f"<!-- begin: {section}, {kind} -->\n{text}\n<!-- end: {section}, {kind} -->"
+        own = re.compile(rf"<!-- begin: {section}, {re.escape(kind)} -->\n.*?<!-- end: {section}, {re.escape(kind)} -->", re.DOTALL)
+        ends = list(re.finditer(rf"<!-- end: {section}, .*? -->", whole))
+        if not ends:
+            raise SystemExit(f"{page} has no lines '<!-- begin: {section}, {kind} -->' and '<!-- end: {section}, {kind} -->';"
                              " add them at the place of the table")
-        whole = marked.sub(lambda match: f"{match[1]}{text}\n{match[2]}", whole)
+        if own.search(whole):
+            whole = own.sub(lambda _: block, whole)
+        else:
+            whole = f"{whole[:ends[-1].end()]}\n\n{block}{whole[ends[-1].end():]}"
     page.write_text(whole, encoding="utf-8")

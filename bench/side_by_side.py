@@ -40,7 +40,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--tp", type=int, default=2, help="ranks that share the threads (default: 2)")
     parser.add_argument("--models", type=pathlib.Path, default=ROOT / "out/bench", help="folder of the baselines' models")
     parser.add_argument("--timeout", type=float, default=1800, help="seconds for one run")
-    parser.add_argument("--out", type=pathlib.Path, help="page to update between markers: docs/design/performance-notes.md")
+    parser.add_argument("--out", type=pathlib.Path, help="page with markers, in which the tables of this kind of CPU are replaced: docs/design/performance-notes.md")
     parser.add_argument("--json", type=pathlib.Path, help="file for all measurements")
     parser.add_argument("--allow-busy", action="store_true", help="keep rows that other processes disturbed, marked as noisy")
     parser.add_argument("--short", action="store_true", help="minimal work, to test the bench; its numbers are meaningless")
@@ -179,12 +179,14 @@ def write(options: argparse.Namespace, run: dict) -> None:
         return
     measured = [section for section in SECTIONS if any(row["section"] == section for row in run["rows"])]
     texts = {}
+    kind = run["machine"]["kind"]
     for section in measured:
-        drawing = options.out.with_name(f"{options.out.stem}-{section}.svg")
+        cpu = re.sub(r"\W+", "-", kind.lower())
+        drawing = options.out.with_name(f"{options.out.stem}-{section}-{cpu}.svg")
         kept = [row for row in run["rows"] if row["section"] == section and not row["refused"]]
         drawing.write_text(plot.drawn(plot.PLOTS[section], kept), encoding="utf-8")
         texts[section] = report.section_text(section, run, drawing.name)
-    report.replace_sections(options.out, texts)
+    report.replace_sections(options.out, kind, texts)
 
 
 def main() -> int:

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <utility>
 
@@ -8,6 +7,8 @@
 #include "cleave/base/clock.h"
 #include "cleave/base/median.h"
 #include "cleave/base/resource_limits.h"
+#include "cleave/base/str.h"
+#include "cleave/bench/limits.h"
 #include "cleave/bench/options.h"
 #include "cleave/bench/timing.h"
 #include "cleave/generate/decoder.h"
@@ -25,7 +26,8 @@ namespace {
 
 struct GenerateTimes {
   std::vector<double> prefill_s, decode_s;  // per run
-  Spent spent;                              // of decoding, in a separate run
+  Spent prompt, spent;                      // of prefill and of decoding, in a separate run
+  MachineLimit prompt_limit, decode_limit;  // of one run; without products if they are quantized
   int64_t matrix_bytes = 0;                 // of all ranks: read for each token
   double memory_bytes_per_s = 0;            // read by all ranks together
   int64_t peak_rss = 0;
@@ -48,22 +50,6 @@ int64_t matrix_bytes_of(Model& model, const std::string& dtype, WeightForm form)
     }
   });
   return bytes;
-}
-
-/// Bytes per second that all ranks together read in a plain sum, over as many bytes as their
-/// matrices have, so that caches help equally. The best of seven.
-double memory_speed(const Axis& tp, int64_t bytes) {
-  constexpr int64_t kMostBytes = 256 << 20;
-  const Tensor read = at::ones({std::min(bytes, kMostBytes) / 4}, at::kFloat);
-  double best_s = std::numeric_limits<double>::infinity();
-  for (int i = 0; i < 7; ++i) {
-    tp.barrier("start of reading memory");
-    const double start = monotonic_s();
-    at::sum(read);
-    tp.barrier("end of reading memory");
-    best_s = std::min(best_s, monotonic_s() - start);
-  }
-  return static_cast<double>(tp.size() * read.numel() * 4) / best_s;
 }
 
 /// The likeliest id of each sequence.
@@ -96,30 +82,93 @@ GenerateTimes timed(const BenchGenerateOptions& o, const BenchShape& shape, Worl
     prompts.emplace_back(ids.data_ptr<int64_t>(), ids.data_ptr<int64_t>() + o.prompt_len);
   }
   const c10::InferenceMode inference;  // as in generate()
-  const auto run = [&](Spent* spent) -> std::pair<double, double> {
+  const auto run = [&](bool profiled) -> std::pair<double, double> {
     Decoder decoder(*model, tp, prompts, o.new_tokens);
     tp.barrier("start of a run");
+    std::optional<OpClock> clock;
+    if (profiled) clock.emplace();
     const double start = monotonic_s();
     Ids ids = best_ids(decoder.prefill(1));
-    std::optional<OpClock> clock;
-    if (spent != nullptr) clock.emplace();
+    if (profiled) times.prompt = spent_of(*clock);
+    clock.reset();
+    if (profiled) clock.emplace();
     const double prefilled = monotonic_s();
     for (int64_t i = 0; i < o.new_tokens; ++i) ids = best_ids(decoder.step(ids));
     const double end = monotonic_s();
-    if (clock) *spent = {.kinds = clock->seconds(), .operations = clock->operations()};
+    if (profiled) times.spent = spent_of(*clock);
     return {prefilled - start, end - prefilled};
   };
-  run(nullptr);
+  run(false);
   for (int64_t r = 0; r < o.repeats; ++r) {
-    const auto [prefill_s, decode_s] = run(nullptr);
+    const auto [prefill_s, decode_s] = run(false);
     times.prefill_s.push_back(prefill_s);
     times.decode_s.push_back(decode_s);
   }
   // A separate run: the clock adds a microsecond per operation, a large part of a token's time.
-  run(&times.spent);
+  run(true);
   times.peak_rss = peak_rss_bytes();
   times.memory_bytes_per_s = memory_speed(tp, own_bytes);
+  const at::ScalarType type = is_plain ? scalar_type(dtype_from_name(o.dtype).value()) : at::kFloat;
+  if (!is_plain) {
+    times.prompt.products.clear();
+    times.spent.products.clear();
+  }
+  times.prompt_limit = measure_limit(tp, times.prompt.products, type);
+  times.decode_limit = measure_limit(tp, times.spent.products, type);
   return times;
+}
+
+/// Seconds that the machine needs at best for the prompts and for one token of each sequence.
+struct Bounds {
+  double prompt_s = 0;  ///< 0 for quantized weights, whose products have no other library
+  double token_s = 0;
+};
+
+Bounds bounds_of(const GenerateTimes& times, int64_t new_tokens) {
+  const auto with_calls = [](const MachineLimit& limit, double seconds, const Spent& spent) {
+    return seconds + static_cast<double>(collective_calls(spent)) * limit.all_reduce_s;
+  };
+  // A token needs all matrices once, and the products of its sequences.
+  const double read_s =
+      static_cast<double>(times.matrix_bytes * new_tokens) / times.memory_bytes_per_s;
+  const double decode_s =
+      with_calls(times.decode_limit, std::max(read_s, times.decode_limit.products_s), times.spent);
+  const double prompt_s = times.prompt_limit.products_s;
+  return {.prompt_s = prompt_s == 0 ? 0 : with_calls(times.prompt_limit, prompt_s, times.prompt),
+          .token_s = decode_s / static_cast<double>(new_tokens)};
+}
+
+nlohmann::ordered_json result_of(const BenchGenerateOptions& options, const GenerateTimes& times) {
+  const double prefill_s = median(times.prefill_s);
+  const double decode_s = median(times.decode_s);
+  const auto per_s = [&](int64_t tokens, double seconds) {
+    return static_cast<double>(options.batch_size * tokens) / seconds;
+  };
+  const double products_s = times.spent.kinds[static_cast<size_t>(TimeKind::kProducts)];
+  const double token_s = decode_s / static_cast<double>(options.new_tokens);
+  const Bounds bounds = bounds_of(times, options.new_tokens);
+  nlohmann::ordered_json result = {
+      {"bench", "generate"},
+      {"shape", options.shape},
+      {"tp", options.tp},
+      {"dtype", options.dtype},
+      {"batch_size", options.batch_size},
+      {"prompt_len", options.prompt_len},
+      {"new_tokens", options.new_tokens},
+      {"prefill_tokens_per_s", per_s(options.prompt_len, prefill_s)},
+      {"decode_tokens_per_s", per_s(options.new_tokens, decode_s)},
+      {"token_ms", token_s * 1e3},
+      {"peak_rss_bytes", times.peak_rss},
+      {"matrix_bytes", times.matrix_bytes},
+      {"matrix_gb_per_s",
+       static_cast<double>(times.matrix_bytes * options.new_tokens) / products_s / 1e9},
+      {"memory_gb_per_s", times.memory_bytes_per_s / 1e9},
+      {"all_reduce_us", times.decode_limit.all_reduce_s * 1e6},
+      {"decode_share_of_limit", bounds.token_s / token_s},
+      {"gemm", std::string(name(gemm()))},
+      {"share", shares_of(times.spent)}};
+  if (bounds.prompt_s > 0) result["prefill_share_of_limit"] = bounds.prompt_s / prefill_s;
+  return result;
 }
 
 }  // namespace
@@ -131,39 +180,22 @@ void cleave_bench_generate(const cleave::BenchGenerateOptions& options) {
   const auto times =
       measured_by_rank_0(options, [&](World& world) { return timed(options, shape, world); });
   if (!times) return;
-  const double prefill_s = median(times->prefill_s);
-  const double decode_s = median(times->decode_s);
-  const auto per_s = [&](int64_t tokens, double seconds) {
-    return static_cast<double>(options.batch_size * tokens) / seconds;
-  };
-  const double products_s = times->spent.kinds[static_cast<size_t>(TimeKind::kProducts)];
-  const double matrix_speed =
-      static_cast<double>(times->matrix_bytes * options.new_tokens) / products_s;
-  const nlohmann::ordered_json result = {
-      {"bench", "generate"},
-      {"shape", options.shape},
-      {"tp", options.tp},
-      {"dtype", options.dtype},
-      {"batch_size", options.batch_size},
-      {"prompt_len", options.prompt_len},
-      {"new_tokens", options.new_tokens},
-      {"prefill_tokens_per_s", per_s(options.prompt_len, prefill_s)},
-      {"decode_tokens_per_s", per_s(options.new_tokens, decode_s)},
-      {"token_ms", decode_s / static_cast<double>(options.new_tokens) * 1e3},
-      {"peak_rss_bytes", times->peak_rss},
-      {"matrix_bytes", times->matrix_bytes},
-      {"matrix_gb_per_s", matrix_speed / 1e9},
-      {"memory_gb_per_s", times->memory_bytes_per_s / 1e9},
-      {"gemm", std::string(name(gemm()))},
-      {"share", shares_of(times->spent)}};
-  char line[300];
+  const nlohmann::ordered_json result = result_of(options, *times);
+  const auto number = [&](const char* key) { return result[key].get<double>(); };
+  const std::string prompt =
+      result.contains("prefill_share_of_limit")
+          ? str("the prompt reaches ", percent(number("prefill_share_of_limit"), 1), ", ")
+          : "";
+  char line[500];
   std::snprintf(line, sizeof line,
                 "%s, tp=%d, %s: prompt %.0f tokens/s, decoding %.1f tokens/s (%.2f ms/token), "
-                "%.2f GiB\n  weights are read at %.1f GB/s; a plain sum reads memory at %.1f GB/s",
+                "%.2f GiB\n"
+                "  weights are read at %.1f GB/s; a plain sum reads memory at %.1f GB/s\n"
+                "  of this machine's limit, measured just now, %sdecoding reaches %s",
                 options.shape.c_str(), options.tp, options.dtype.c_str(),
-                result["prefill_tokens_per_s"].get<double>(),
-                result["decode_tokens_per_s"].get<double>(), result["token_ms"].get<double>(),
-                static_cast<double>(times->peak_rss) / (1 << 30), matrix_speed / 1e9,
-                times->memory_bytes_per_s / 1e9);
+                number("prefill_tokens_per_s"), number("decode_tokens_per_s"), number("token_ms"),
+                static_cast<double>(times->peak_rss) / (1 << 30), number("matrix_gb_per_s"),
+                number("memory_gb_per_s"), prompt.c_str(),
+                percent(number("decode_share_of_limit"), 1).c_str());
   print_bench(options, result, line, times->spent, 1);
 }

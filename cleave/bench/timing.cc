@@ -5,6 +5,10 @@
 
 namespace cleave::inline bench {
 
+Spent spent_of(const OpClock& clock) {
+  return {.kinds = clock.seconds(), .operations = clock.operations(), .products = clock.products()};
+}
+
 nlohmann::ordered_json shares_of(const Spent& spent) {
   const double all = std::accumulate(spent.kinds.begin(), spent.kinds.end(), 0.0);
   nlohmann::ordered_json shares;

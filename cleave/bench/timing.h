@@ -19,7 +19,11 @@ namespace cleave::inline bench {
 struct Spent {
   std::array<double, kNumTimeKinds> kinds{};  ///< seconds
   std::vector<OpTime> operations;
+  ProductCounts products;
 };
+
+/// What `clock` has counted so far.
+Spent spent_of(const OpClock& clock);
 
 /// The fraction of time by kind: {"matrix products": 0.8, ...}.
 nlohmann::ordered_json shares_of(const Spent& spent);

@@ -9,7 +9,8 @@ namespace {
 const Spent kSpent{.kinds = {},
                    .operations = {{.name = "aten::mm", .seconds = 4, .calls = 8},
                                   {.name = "aten::add", .seconds = 2, .calls = 2},
-                                  {.name = "aten::mul", .seconds = 1, .calls = 1}}};
+                                  {.name = "aten::mul", .seconds = 1, .calls = 1}},
+                   .products = {}};
 
 /// The output for two runs.
 std::string printed(const BenchOptions& options) {

@@ -3,6 +3,7 @@
 #include "cleave/base/clock.h"
 #include "cleave/base/median.h"
 #include "cleave/base/resource_limits.h"
+#include "cleave/bench/limits.h"
 #include "cleave/bench/options.h"
 #include "cleave/bench/timing.h"
 #include "cleave/mesh/scalar_type.h"
@@ -30,6 +31,9 @@ struct TrainTimes {
   std::vector<double> step_s;
   Spent spent;
   double loss = 0;  // of the last step
+  int64_t peak_rss = 0;
+  MachineLimit limit;           // of all timed steps
+  int64_t num_collectives = 0;  // in all timed steps
 };
 
 /// One rank of the benchmark.
@@ -49,13 +53,19 @@ class TrainBench {
   TrainTimes run() {
     TrainTimes times;
     for (int64_t i = 0; i < options_.warmup; ++i) step(i);
-    const OpClock clock;
-    for (int64_t i = 0; i < options_.steps; ++i) {
-      const double start = monotonic_s();
-      times.loss = step(options_.warmup + i);
-      times.step_s.push_back(monotonic_s() - start);
+    {
+      const OpClock clock;
+      for (int64_t i = 0; i < options_.steps; ++i) {
+        const double start = monotonic_s();
+        times.loss = step(options_.warmup + i);
+        times.step_s.push_back(monotonic_s() - start);
+      }
+      times.spent = spent_of(clock);
     }
-    times.spent = {.kinds = clock.seconds(), .operations = clock.operations()};
+    times.num_collectives = collective_calls(times.spent);
+    times.peak_rss = peak_rss_bytes();
+    times.limit = measure_limit(mesh_["tp"], times.spent.products,
+                                scalar_type(dtype_from_name(options_.dtype).value()));
     return times;
   }
 
@@ -82,6 +92,13 @@ class TrainBench {
   Batch batch_;
 };
 
+/// Seconds of the products and collectives of a step at the machine's best speed.
+double limit_of_step_s(const TrainTimes& times) {
+  const double all_s = times.limit.products_s +
+                       static_cast<double>(times.num_collectives) * times.limit.all_reduce_s;
+  return all_s / static_cast<double>(times.step_s.size());
+}
+
 nlohmann::ordered_json result_of(const BenchTrainOptions& options, const TrainTimes& times,
                                  int64_t num_tokens) {
   const double step_s = median(times.step_s);
@@ -97,8 +114,12 @@ nlohmann::ordered_json result_of(const BenchTrainOptions& options, const TrainTi
           {"step_ms_min", *least * 1e3},
           {"step_ms_max", *most * 1e3},
           {"tokens_per_s", static_cast<double>(num_tokens) / step_s},
-          {"peak_rss_bytes", peak_rss_bytes()},
+          {"peak_rss_bytes", times.peak_rss},
           {"loss", times.loss},
+          {"limit_ms", limit_of_step_s(times) * 1e3},
+          {"share_of_limit", limit_of_step_s(times) / step_s},
+          {"best_flops_per_rank", times.limit.products / times.limit.products_s},
+          {"all_reduce_us", times.limit.all_reduce_s * 1e6},
           {"gemm", std::string(name(gemm()))},
           {"share", shares_of(times.spent)}};
 }
@@ -115,11 +136,16 @@ void cleave_bench_train(const cleave::BenchTrainOptions& options) {
   const int64_t seq_len = options.seq_len > 0 ? options.seq_len : shape.seq_len;
   const auto result = result_of(options, *times, options.batch_size * seq_len);
   const double step_s = median(times->step_s);
-  char line[200];
+  char line[500];
   std::snprintf(
-      line, sizeof line, "%s, tp=%d, %s: %.0f ms/step (%.0f to %.0f), %.0f tokens/s, %.2f GiB",
+      line, sizeof line,
+      "%s, tp=%d, %s: %.0f ms/step (%.0f to %.0f), %.0f tokens/s, %.2f GiB\n"
+      "  %s of this machine's limit: the products of the linear layers take %.0f ms at the best\n"
+      "  speed measured just now (%.0f GFLOP/s per rank), with collectives of %.1f us",
       options.shape.c_str(), options.tp, options.dtype.c_str(), step_s * 1e3,
       result["step_ms_min"].get<double>(), result["step_ms_max"].get<double>(),
-      result["tokens_per_s"].get<double>(), static_cast<double>(peak_rss_bytes()) / (1 << 30));
+      result["tokens_per_s"].get<double>(), static_cast<double>(times->peak_rss) / (1 << 30),
+      percent(limit_of_step_s(*times), step_s).c_str(), limit_of_step_s(*times) * 1e3,
+      times->limit.products / times->limit.products_s / 1e9, times->limit.all_reduce_s * 1e6);
   print_bench(options, result, line, times->spent, options.steps);
 }

@@ -16,8 +16,13 @@ namespace {
 /// For each operation running on this thread, outermost first: the seconds spent in its callees.
 thread_local std::vector<double> in_callees;
 
+struct Totals {
+  std::map<std::string, OpTime, std::less<>> operations;
+  ProductCounts products;
+};
+
 /// Totals of this thread's OpClock; null without one.
-thread_local std::map<std::string, OpTime, std::less<>>* totals = nullptr;
+thread_local Totals* totals = nullptr;
 
 struct Started : at::ObserverContext {
   double at = monotonic_s();
@@ -30,9 +35,10 @@ std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& /*function*
 
 void add(std::string_view name, double seconds) {
   if (totals == nullptr) return;
-  auto found = totals->find(name);
-  if (found == totals->end()) {
-    found = totals->emplace(name, OpTime{.name = std::string(name)}).first;
+  auto& operations = totals->operations;
+  auto found = operations.find(name);
+  if (found == operations.end()) {
+    found = operations.emplace(name, OpTime{.name = std::string(name)}).first;
   }
   found->second.seconds += seconds;
   ++found->second.calls;
@@ -71,8 +77,12 @@ TimeKind time_kind_of(std::string_view operation) {
   return TimeKind::kOther;
 }
 
+void count_product(const ProductShape& shape) {
+  if (totals != nullptr) ++totals->products[shape];
+}
+
 struct OpClock::State {
-  std::map<std::string, OpTime, std::less<>> totals;
+  Totals totals;
   at::CallbackHandle handle = 0;
   double start = 0;
 };
@@ -95,16 +105,20 @@ OpClock::~OpClock() {
 
 std::vector<OpTime> OpClock::operations() const {
   std::vector<OpTime> out;
-  for (const auto& [name, time] : state_->totals) out.push_back(time);
+  for (const auto& [name, time] : state_->totals.operations) out.push_back(time);
   std::sort(out.begin(), out.end(),
             [](const OpTime& a, const OpTime& b) { return a.seconds > b.seconds; });
   return out;
 }
 
+const ProductCounts& OpClock::products() const {
+  return state_->totals.products;
+}
+
 std::array<double, kNumTimeKinds> OpClock::seconds() const {
   std::array<double, kNumTimeKinds> out{};
   double rest = monotonic_s() - state_->start;
-  for (const auto& [name, time] : state_->totals) {
+  for (const auto& [name, time] : state_->totals.operations) {
     const TimeKind kind = time_kind_of(name);
     if (kind == TimeKind::kOther) continue;
     out[static_cast<size_t>(kind)] += time.seconds;

@@ -1,6 +1,8 @@
 #pragma once
 #include <array>
+#include <compare>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -25,6 +27,18 @@ struct OpTime {
   int64_t calls = 0;
 };
 
+/// The sizes of a matrix product: [rows, inner] times [inner, columns].
+struct ProductShape {
+  int64_t rows = 0, inner = 0, columns = 0;
+  friend auto operator<=>(const ProductShape&, const ProductShape&) = default;
+};
+
+/// How often each product occurred.
+using ProductCounts = std::map<ProductShape, int64_t>;
+
+/// Counts a product on a thread with an OpClock.
+void count_product(const ProductShape& shape);
+
 /// Profiler of this thread while it is alive: sums the time of every libtorch operation and every
 /// node's backward, at a cost of about a microsecond each. Backward of CPU tensors runs on the
 /// thread that calls backward(), so a rank thread sees its whole step. A second one on the same
@@ -38,6 +52,8 @@ class OpClock {
 
   /// Operations since the start, longest first.
   [[nodiscard]] std::vector<OpTime> operations() const;
+  /// Products of linear layers since the start. Those of backward are counted in forward.
+  [[nodiscard]] const ProductCounts& products() const;
   /// Seconds of each TimeKind since the start; kOther is the rest of the wall time.
   [[nodiscard]] std::array<double, kNumTimeKinds> seconds() const;
 

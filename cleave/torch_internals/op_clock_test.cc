@@ -26,6 +26,15 @@ TEST(OpClock, Operations_AreThoseOfItsThreadDuringItsLifetime) {
   EXPECT_EQ(calls_of(clock, "aten::mm"), 3);
 }
 
+TEST(OpClock, Products_AreCountedByShapeOnItsThread) {
+  count_product({.rows = 1, .inner = 2, .columns = 3});
+  const OpClock clock;
+  for (int i = 0; i < 2; ++i) count_product({.rows = 4, .inner = 2, .columns = 3});
+  count_product({.rows = 4, .inner = 3, .columns = 2});
+  std::thread([] { count_product({.rows = 5, .inner = 2, .columns = 3}); }).join();
+  EXPECT_EQ(clock.products(), (ProductCounts{{{4, 2, 3}, 2}, {{4, 3, 2}, 1}}));
+}
+
 TEST(OpClock, SecondClockOnAThread_IsABug) {
   for (int again = 0; again < 2; ++again) {
     const OpClock clock;

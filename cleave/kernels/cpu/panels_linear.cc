@@ -11,6 +11,7 @@
 #include "cleave/kernels/cpu/float_products.h"
 #include "cleave/kernels/cpu/kernel_job.h"
 #include "cleave/kernels/cpu/reorder.h"
+#include "cleave/torch_internals/op_clock.h"
 
 namespace cleave::inline kernels {
 namespace {
@@ -137,6 +138,7 @@ Tensor panels_linear(const Tensor& x, const PanelMatrix& weight,
                 .weight = weight.words.const_data_ptr(),
                 .bias = bias ? added.const_data_ptr() : nullptr,
                 .result = result.mutable_data_ptr()};
+  count_product({.rows = job.rows, .inner = weight.in, .columns = weight.out});
   const auto multiply = is_bf16(weight) ? multiply_bf16_panel : multiply_float_panel;
   const int64_t panel_bytes = kPanel * job.words * 4;
   at::parallel_for(0, num_panels(weight.out), 1 + kGrainBytes / panel_bytes,
