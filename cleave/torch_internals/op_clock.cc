@@ -11,18 +11,19 @@
 #include "cleave/base/error.h"
 
 namespace cleave::inline torch_internals {
+
+struct OpTotals {
+  std::map<std::string, OpTime, std::less<>> operations;
+  ProductCounts products;
+};
+
 namespace {
 
 /// For each operation running on this thread, outermost first: the seconds spent in its callees.
 thread_local std::vector<double> in_callees;
 
-struct Totals {
-  std::map<std::string, OpTime, std::less<>> operations;
-  ProductCounts products;
-};
-
 /// Totals of this thread's OpClock; null without one.
-thread_local Totals* totals = nullptr;
+thread_local OpTotals* totals = nullptr;
 
 struct Started : at::ObserverContext {
   double at = monotonic_s();
@@ -82,7 +83,7 @@ void count_product(const ProductShape& shape) {
 }
 
 struct OpClock::State {
-  Totals totals;
+  OpTotals totals;
   at::CallbackHandle handle = 0;
   double start = 0;
 };
