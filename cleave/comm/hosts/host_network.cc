@@ -92,8 +92,7 @@ fs::path find_plugin(const std::string& launched) {
   CLEAVE_CHECK(dladdr(reinterpret_cast<void*>(&find_plugin), &own) != 0, Code::kIo,
                "the folder of Cleave's library is not known to the dynamic loader");
   for (const std::string& flavour : {launched, std::string("openmpi"), std::string("mpich")}) {
-    const fs::path path =
-        fs::path(own.dli_fname).parent_path() / str("libcleave_mpi_", flavour, ".so");
+    fs::path path = fs::path(own.dli_fname).parent_path() / str("libcleave_mpi_", flavour, ".so");
     std::error_code ignored;
     if (fs::exists(path, ignored)) return path;
   }

@@ -302,6 +302,7 @@ class FastSum {
     links_.buffers->publish();
     if (mine.is_empty()) return;
     std::vector<const void*> inputs;
+    inputs.reserve(static_cast<size_t>(layout_.num_local()));
     for (int m = 0; m < layout_.num_local(); ++m) {
       inputs.push_back(links_.buffers->of(m) + layout_.local * part_);
     }
