@@ -1,23 +1,66 @@
-# libcleave_mpi: the engine between hosts. Built if MPI is found (Debian: libopenmpi-dev); comm/hosts/host_network.cc loads
-# it when mpirun or srun started the ranks.
-set(CLEAVE_MPI AUTO CACHE STRING "Build MPI support: AUTO (if MPI is found), ON, OFF")
+# libcleave_mpi_openmpi and libcleave_mpi_mpich: the engine between hosts. Built for each MPI that is found (Debian:
+# libopenmpi-dev, libmpich-dev); comm/hosts/host_network.cc loads the one of the launcher, mpirun or srun.
+set(CLEAVE_MPI AUTO CACHE STRING "Build MPI support: AUTO (for each MPI that is found), ON, OFF")
 set_property(CACHE CLEAVE_MPI PROPERTY STRINGS AUTO ON OFF)
-set(CLEAVE_HAS_MPI OFF)
+set(CLEAVE_MPI_FLAVOURS)  # openmpi, mpich
+
+# Builds the plugin with the MPI of a compiler wrapper, unless there is one of that flavour. Appends to CLEAVE_MPI_FLAVOURS and sets
+# CLEAVE_MPIRUN_openmpi or CLEAVE_MPIRUN_mpich. MPIs that are derived from MPICH count as mpich.
+function(cleave_add_mpi name)
+  find_program(CLEAVE_WRAPPER_${name} ${name})
+  mark_as_advanced(CLEAVE_WRAPPER_${name})
+  set(wrapper ${CLEAVE_WRAPPER_${name}})
+  if(NOT wrapper)
+    return()
+  endif()
+  set(probe ${PROJECT_BINARY_DIR}/mpi_probe.cc)
+  file(WRITE ${probe} "#include <mpi.h>\n")
+  execute_process(COMMAND ${wrapper} -E -dM ${probe} OUTPUT_VARIABLE macros ERROR_QUIET)
+  execute_process(COMMAND ${wrapper} -show OUTPUT_VARIABLE command ERROR_QUIET RESULT_VARIABLE failed)
+  if(failed OR NOT macros MATCHES "#define MPI_VERSION ")
+    return()
+  endif()
+  set(flavour mpich)
+  if(macros MATCHES "#define OPEN_MPI ")
+    set(flavour openmpi)
+  endif()
+  if(flavour IN_LIST CLEAVE_MPI_FLAVOURS)
+    return()
+  endif()
+  separate_arguments(words UNIX_COMMAND "${command}")
+  set(includes ${words})
+  list(FILTER includes INCLUDE REGEX "^-I")
+  list(TRANSFORM includes REPLACE "^-I" "")
+  set(folders ${words})
+  list(FILTER folders INCLUDE REGEX "^-L")
+  list(TRANSFORM folders REPLACE "^-L" "")
+  set(links ${words})
+  list(FILTER links INCLUDE REGEX "^-([Ll]|Wl,)")
+  add_library(mpi_${flavour} INTERFACE)
+  target_include_directories(mpi_${flavour} SYSTEM INTERFACE ${includes})
+  target_link_libraries(mpi_${flavour} INTERFACE ${links})
+  # Without MPI's own C++ classes, which are deprecated.
+  target_compile_definitions(mpi_${flavour} INTERFACE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
+
+  set(plugin cleave_mpi_${flavour})
+  add_library(${plugin} MODULE ${PROJECT_SOURCE_DIR}/cleave/comm/hosts/mpi_plugin.cc)
+  cleave_compile_options(${plugin})
+  target_link_libraries(${plugin} PRIVATE cleave_core mpi_${flavour})
+  set_target_properties(${plugin} PROPERTIES BUILD_RPATH "${folders}" INSTALL_RPATH "$ORIGIN;${folders}")
+  get_filename_component(folder ${wrapper} DIRECTORY)
+  find_program(CLEAVE_MPIRUN_${flavour} NAMES mpirun.${flavour} mpirun HINTS ${folder} NO_DEFAULT_PATH)
+  mark_as_advanced(CLEAVE_MPIRUN_${flavour})
+  message(STATUS "MPI: ${flavour}, ${wrapper}")
+  set(CLEAVE_MPI_FLAVOURS ${CLEAVE_MPI_FLAVOURS} ${flavour} PARENT_SCOPE)
+endfunction()
+
 # The sanitizers report what MPI itself does.
 if(NOT CLEAVE_MPI STREQUAL "OFF" AND NOT CLEAVE_SANITIZE)
-  find_package(MPI QUIET COMPONENTS CXX)
-  if(MPI_CXX_FOUND)
-    set(CLEAVE_HAS_MPI ON)
-  elseif(CLEAVE_MPI STREQUAL "ON")
+  # Debian has the last two, beside each other.
+  foreach(name IN ITEMS mpicxx mpicxx.openmpi mpicxx.mpich)
+    cleave_add_mpi(${name})
+  endforeach()
+  if(CLEAVE_MPI STREQUAL "ON" AND NOT CLEAVE_MPI_FLAVOURS)
     message(FATAL_ERROR "CLEAVE_MPI=ON, but no MPI was found; install libopenmpi-dev or libmpich-dev")
   endif()
-endif()
-
-if(CLEAVE_HAS_MPI)
-  message(STATUS "MPI: ${MPI_CXX_LIBRARIES}")
-  add_library(cleave_mpi MODULE ${PROJECT_SOURCE_DIR}/cleave/comm/hosts/mpi_plugin.cc)
-  cleave_compile_options(cleave_mpi)
-  # Without MPI's own C++ classes, which are deprecated.
-  target_compile_definitions(cleave_mpi PRIVATE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
-  target_link_libraries(cleave_mpi PRIVATE cleave_core MPI::MPI_CXX)
 endif()

@@ -13,9 +13,9 @@ CUDA_WHEELS=(libcudnn.so.9=nvidia-cudnn-cu13==9.20.0.48 libcusparseLt.so.0=nvidi
 
 BUILD_PACKAGES=(g++ cmake ninja-build ccache pkg-config unzip python3 python3-pip ca-certificates
   nlohmann-json3-dev libcli11-dev libicu-dev libpcre2-dev libsentencepiece-dev libxxhash-dev libhwy-dev zlib1g-dev
-  libgtest-dev libgmock-dev libgloo-dev)
+  libgtest-dev libgmock-dev)
 # strace traces the files that are opened; patchelf makes the wheel; MPI is the engine between hosts.
-TEST_PACKAGES=(strace patchelf libopenmpi-dev openmpi-bin)
+TEST_PACKAGES=(strace patchelf libopenmpi-dev openmpi-bin libmpich-dev mpich)
 RELEASE_PACKAGES=(valgrind)  # finds uninitialized memory
 LINT_PACKAGES=(clang-format-14 clang-tidy-14 shellcheck git)
 FUZZ_PACKAGES=(clang-14)

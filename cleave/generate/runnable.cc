@@ -207,7 +207,8 @@ void run_on_ranks(const RunOptions& options, const std::function<ConfigFingerpri
            .threads_per_rank = options.threads_per_rank,
            .ranks = {.timeout_s = options.timeout_s,
                      .flight_log_folder = temporary_flight_logs(),
-                     .transport = options.transport},
+                     .transport = options.transport,
+                     .fast_sums = options.fast_sums},
            .device = options.device},
           [&](World& world) {
             const Axis tp = Mesh::build(world, {{"tp", num_ranks}})["tp"];

@@ -13,6 +13,7 @@ struct MachineOptions {
   int threads_per_rank = 0;        ///< 0 = cores / ranks
   double timeout_s = 60;           ///< longest wait for another rank
   std::string transport = "auto";  ///< between hosts: auto, tcp or mpi
+  bool fast_sums = false;          ///< between hosts, MPI adds
   std::string device = "cpu";
 };
 
@@ -61,8 +62,16 @@ inline std::vector<Row> rows(MachineOptions& o) {
        kSeconds},
       {&o.transport, "transport", "",
        "network between hosts; auto is mpi if mpirun or srun --mpi=... starts the ranks and "
-       "libcleave_mpi is there, else tcp",
+       "this build has the same MPI, else tcp",
        "", Choices{"auto", "tcp", "mpi"}, kMustMatch},
+      {&o.fast_sums,
+       "fast-sums",
+       "",
+       "MPI adds fp32 and fp64 sums over hosts in its own order; the last bits may differ from run "
+       "to run",
+       "off",
+       {},
+       kMustMatch},
       {&o.device, "device", "", "device of all tensors", "", Choices{"cpu", "cuda"}, kMustMatch}};
 }
 

@@ -86,7 +86,8 @@ void cleave_train(const cleave::TrainOptions& options) {
                  .threads_per_rank = options.threads_per_rank,
                  .ranks = {.timeout_s = options.timeout_s,
                            .flight_log_folder = options.out,
-                           .transport = options.transport},
+                           .transport = options.transport,
+                           .fast_sums = options.fast_sums},
                  .device = options.device};
   std::atomic<int> signal{0};
   if (is_restart()) {

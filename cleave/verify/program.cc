@@ -67,6 +67,7 @@ Work work_of(const VerifyOptions& options) {
                           .threads_per_rank = options.threads_per_rank,
                           .timeout_s = options.timeout_s,
                           .transport = options.transport,
+                          .fast_sums = options.fast_sums,
                           .device = options.device};
   if (!options.plan.empty()) settings.plan = read_plan(options.plan);
   if (!std::filesystem::exists(options.model) && !is_hub_name(options.model)) {

@@ -246,7 +246,8 @@ VerifyReport verify_model(const MakeModel& make, const VerifySettings& settings)
            .threads_per_rank = settings.threads_per_rank,
            .ranks = {.timeout_s = settings.timeout_s,
                      .flight_log_folder = temporary_flight_logs(),
-                     .transport = settings.transport},
+                     .transport = settings.transport,
+                     .fast_sums = settings.fast_sums},
            .device = settings.device},
           [&](World& world) {
             if (!settings.fingerprint.empty()) {

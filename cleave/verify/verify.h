@@ -40,6 +40,7 @@ struct VerifySettings {
   int threads_per_rank = 0;              ///< 0 = cores / ranks
   double timeout_s = 60;                 ///< longest wait of a rank for another
   std::string transport = "auto";        ///< RankOptions::transport
+  bool fast_sums = false;                ///< RankOptions::fast_sums
   std::string device = "cpu";  ///< of the sharded model: cpu | cuda; one rank is on the CPU
   /// Settings that must be the same on all ranks (mesh/consistency.h), where each rank is a process
   /// with options of its own. Empty: they are not compared.

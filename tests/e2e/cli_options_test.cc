@@ -98,6 +98,7 @@ TEST_F(Options, TrainWithoutFlags_HasTheDocumentedDefaults) {
                        {"threads-per-rank", 0},
                        {"timeout", 60.0},
                        {"transport", "auto"},
+                       {"fast-sums", false},
                        {"device", "cpu"},
                        {"command", std::string(CLEAVE_FAKE_PROGRAM) + " train --data " +
                                        in("a.txt") + " --out " + in("out")}};
@@ -148,13 +149,15 @@ const json kEveryTrainFlag = {{"model", "llama-135m"},
                               {"gemm", "mkl"},
                               {"threads-per-rank", 9},
                               {"timeout", 1.5},
-                              {"transport", "tcp"}};
+                              {"transport", "tcp"},
+                              {"fast-sums", true}};
 
 TEST_F(Options, EveryTrainFlag_ReachesItsOption) {
   Words words = {"--eval-data",    in("b.txt"),     "--plan",        in("plan.json"),
                  "--no-shuffle",   "--packing",     "--resume",      "--over-commit",
                  "--param-group",  "a:lr-factor=0", "--param-group", "b:weight-decay=0",
-                 "--lora-targets", "q_proj,v_proj", "--rslora",      "--dora"};
+                 "--lora-targets", "q_proj,v_proj", "--rslora",      "--dora",
+                 "--fast-sums"};
   for (const auto& [name, value] : kEveryTrainFlag.items()) {
     if (value.is_boolean()) continue;
     words.push_back("--" + name);
@@ -252,7 +255,8 @@ TEST_F(Options, GenerateWithoutFlags_HasTheDocumentedDefaults) {
                        {"gemm", "auto"},
                        {"threads-per-rank", 0},
                        {"timeout", 60.0},
-                       {"transport", "auto"}};
+                       {"transport", "auto"},
+                       {"fast-sums", false}};
   const json options = generate({"--prompt", "a"});
   EXPECT_EQ(options, wanted) << json::diff(wanted, options);
 }
@@ -285,7 +289,8 @@ TEST_F(Options, EveryGenerateFlag_ReachesItsOption) {
                        {"threads-per-rank", 2},
                        {"timeout", 2.5},
                        {"transport", "mpi"}};
-  Words words = {"--prompt", "x", "--do-sample", "--json", "--no-stream", "--stop", "a, b"};
+  Words words = {"--prompt",    "x",      "--do-sample", "--json",
+                 "--no-stream", "--stop", "a, b",        "--fast-sums"};
   for (const auto& [name, value] : wanted.items()) {
     words.push_back("--" + name);
     words.push_back(value.is_string() ? value.get<std::string>() : value.dump());
@@ -294,6 +299,7 @@ TEST_F(Options, EveryGenerateFlag_ReachesItsOption) {
   for (const auto& [name, value] : wanted.items()) EXPECT_EQ(options[name], value) << name;
   EXPECT_EQ(options["do-sample"], true);
   EXPECT_EQ(options["json"], true);
+  EXPECT_EQ(options["fast-sums"], true);
   EXPECT_EQ(options["stream"], false);
   EXPECT_EQ(options["stop"], json({"a, b"}));
 }
@@ -378,7 +384,8 @@ TEST_F(Options, EveryEvalFlag_ReachesItsOption) {
                        {"dtype", "bf16"},       {"device", "cpu"},
                        {"json", true},          {"gemm", "mkl"},
                        {"threads-per-rank", 4}, {"timeout", 5.0},
-                       {"transport", "tcp"},    {"spins", "10000"}};
+                       {"transport", "tcp"},    {"fast-sums", true},
+                       {"spins", "10000"}};
   const json options = received_options({"eval",
                                          "--model",
                                          in("model"),
@@ -403,7 +410,8 @@ TEST_F(Options, EveryEvalFlag_ReachesItsOption) {
                                          "--timeout",
                                          "5",
                                          "--transport",
-                                         "tcp"});
+                                         "tcp",
+                                         "--fast-sums"});
   EXPECT_EQ(options, wanted) << json::diff(wanted, options);
 }
 

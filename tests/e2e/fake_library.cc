@@ -94,6 +94,7 @@ extern "C" void cleave_train(const cleave::TrainOptions& o) {
                           {"threads-per-rank", o.threads_per_rank},
                           {"timeout", o.timeout_s},
                           {"transport", o.transport},
+                          {"fast-sums", o.fast_sums},
                           {"device", o.device},
                           {"command", o.command}};
   std::cout << options.dump() << '\n';
@@ -127,7 +128,8 @@ extern "C" void cleave_generate(const cleave::GenerateOptions& o) {
                           {"gemm", o.gemm},
                           {"threads-per-rank", o.threads_per_rank},
                           {"timeout", o.timeout_s},
-                          {"transport", o.transport}};
+                          {"transport", o.transport},
+                          {"fast-sums", o.fast_sums}};
   std::cout << options.dump() << '\n';
 }
 
@@ -145,6 +147,7 @@ extern "C" void cleave_eval(const cleave::EvalOptions& o) {
                           {"threads-per-rank", o.threads_per_rank},
                           {"timeout", o.timeout_s},
                           {"transport", o.transport},
+                          {"fast-sums", o.fast_sums},
                           {"spins", kSpins == nullptr ? "" : kSpins}};
   std::cout << options.dump() << '\n';
 }
@@ -165,6 +168,7 @@ extern "C" int cleave_verify(const cleave::VerifyOptions& o) {
                           {"threads-per-rank", o.threads_per_rank},
                           {"timeout", o.timeout_s},
                           {"transport", o.transport},
+                          {"fast-sums", o.fast_sums},
                           {"device", o.device}};
   std::cout << options.dump() << '\n';
   return o.model == "differs" ? 9 : 0;

@@ -79,8 +79,9 @@ def stage(build, folder):
     if not (build / "cleave").exists():
         raise Problem(f"{build} holds no build; run ./run build first")
     output("cmake", "--install", build, "--prefix", folder, "--strip")
-    # It works with the MPI of the build only; a cluster has its own.
-    (folder / "lib/libcleave_mpi.so").unlink(missing_ok=True)
+    # They work with the MPIs of the build only; a cluster has its own.
+    for path in folder.glob("lib/libcleave_mpi_*.so"):
+        path.unlink()
     remove_links(folder)
     for path in binaries(folder):
         output("patchelf", "--set-rpath", "$ORIGIN/../lib" if path.parent.name == "bin" else RUNPATH, path)

@@ -43,6 +43,7 @@ struct RankOptions {
   double timeout_s = 60;           ///< longest wait inside a collective, > 0
   std::string flight_log_folder;   ///< where a timeout writes the last operations; "" for none
   std::string transport = "auto";  ///< between hosts: tcp, mpi, or auto (MPI where it is started)
+  bool fast_sums = false;          ///< between hosts, MPI may add in an order of its own
 };
 
 /// Runs `body` on `num_ranks` rank threads of this process and returns when all have ended. If one

@@ -132,6 +132,13 @@ std::string job_id(const Reader& read) {
   return id;
 }
 
+/// The MPI whose launcher sets these variables.
+std::string mpi_flavour(const Reader& read) {
+  if (read.has(kOpenMpi.rank)) return "openmpi";
+  if (read.has(kPmi.rank)) return "mpich";  // MPICH and its relatives
+  return read.has(kPmix.rank) ? "openmpi" : "";
+}
+
 /// Slurm counts how often it has requeued the job.
 int num_restarts(const Reader& read, bool is_slurm) {
   for (const char* name : {"CLEAVE_RESTARTS", "TORCHELASTIC_RESTART_COUNT"}) {
@@ -185,8 +192,8 @@ std::optional<Environment> read_environment(const GetVariable& get) {
   found.token_file = read.text("CLEAVE_TOKEN_FILE");
   found.num_restarts = num_restarts(read, is_slurm);
   found.job_fd = read.maybe("CLEAVE_JOB_FD").value_or(-1);
-  found.starts_mpi = names->rank != kTorch.rank &&
-                     (read.has(kOpenMpi.rank) || read.has(kPmi.rank) || read.has(kPmix.rank));
+  found.mpi = mpi_flavour(read);
+  found.starts_mpi = names->rank != kTorch.rank && !found.mpi.empty();
   check_range(*names, found);
   return found;
 }

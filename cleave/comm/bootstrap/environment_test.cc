@@ -115,6 +115,20 @@ TEST(Environment, OfMpisLaunchers_SaysThatTheyStartMpi) {
       read({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"OMPI_COMM_WORLD_RANK", "0"}})->starts_mpi);
 }
 
+// Oracle: Open MPI's mpirun sets OMPI_*, MPICH's PMI_*, srun --mpi=pmix PMIX_* and pmi2 PMI_*.
+TEST(Environment, OfMpisLaunchers_NamesTheMpiThatTheyStart) {
+  EXPECT_EQ(read({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}})->mpi, "openmpi");
+  EXPECT_EQ(read({{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}})->mpi, "mpich");
+  Variables step{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"SLURM_STEP_ID", "0"}};
+  EXPECT_EQ(read(step)->mpi, "");
+  step["PMIX_RANK"] = "0";
+  EXPECT_EQ(read(step)->mpi, "openmpi");
+  step.erase("PMIX_RANK");
+  step["PMI_RANK"] = "0";
+  EXPECT_EQ(read(step)->mpi, "mpich");
+  EXPECT_EQ(read({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"PMI_RANK", "0"}})->mpi, "mpich");
+}
+
 TEST(Environment, OfOpenMpi_IsRead) {
   const auto found = read({{"OMPI_COMM_WORLD_RANK", "2"},
                            {"OMPI_COMM_WORLD_SIZE", "3"},

@@ -322,7 +322,7 @@ std::shared_ptr<SharedSegment> inherited_segment(const Environment& environment)
 std::unique_ptr<World> connect_over_hosts(Environment environment, const RankOptions& options) {
   const auto network = host_network(environment, options);
   try {
-    if (network) network->find_rendezvous(environment, options.timeout_s);
+    if (network) network->find_rendezvous(environment);
     auto sockets = rendezvous_hosts(environment, options.timeout_s);
     auto host = rendezvous_on_host(environment, options.timeout_s);
     const auto segment = SharedSegment::create_replica(environment.world_size, environment.rank);

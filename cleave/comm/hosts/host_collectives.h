@@ -14,7 +14,8 @@ namespace cleave::inline comm {
 //
 // A sum adds in rank order, as everywhere: the members of a host have consecutive ranks, so host 0
 // adds its own values, one after the other, and sends the accumulators to host 1, which adds its
-// values to them, and so on. The result has the same bits as on one host.
+// values to them, and so on. The result has the same bits as on one host. HostLinks::fast_sums
+// gives this up for all-reduces.
 
 /// As the members of Group of the same names. The caller checks that layout.pays_to_sum(), or
 /// pays_to_gather(), so that all members call this or none.

@@ -1,6 +1,7 @@
 #include "cleave/comm/hosts/host_collectives.h"
 
 #include <barrier>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -33,6 +34,7 @@ struct LaneMemory {
   std::barrier<> all;
   std::mutex mutex;
   std::map<std::pair<int, int>, int64_t> num_bytes;  // by sender and receiver
+  int64_t num_summed = 0;                            // bytes, over all hosts
 };
 
 /// A host's side. Bytes that were not sent to it have another value in what it receives.
@@ -65,6 +67,24 @@ class MemoryExchange : public HostExchange {
       lane_.num_bytes[{static_cast<int>(other), host_}] += range.bytes;
     }
     lane_.all.arrive_and_wait();
+  }
+  /// Adds the hosts in reverse order.
+  void sum(int64_t bytes, DType dtype) override {
+    ASSERT_EQ(dtype, DType::kF32);
+    lane_.sent[static_cast<size_t>(host_)] = {buffer(), {}};
+    lane_.all.arrive_and_wait();
+    std::vector<float> sums(static_cast<size_t>(bytes) / sizeof(float));
+    for (size_t host = received_.size(); host-- > 0;) {
+      for (size_t i = 0; i < sums.size(); ++i) {
+        float value = 0;
+        std::memcpy(&value, lane_.sent[host].buffer + i * sizeof(float), sizeof(float));
+        sums[i] += value;
+      }
+    }
+    lane_.all.arrive_and_wait();
+    std::memcpy(buffer(), sums.data(), static_cast<size_t>(bytes));
+    const std::lock_guard lock(lane_.mutex);
+    lane_.num_summed += bytes;
   }
 
  private:
@@ -113,6 +133,12 @@ class SimulatedHosts {
   [[nodiscard]] int64_t num_bytes(int from, int to) const {
     int64_t sum = 0;
     for (const auto& lane : lanes_) sum += lane->num_bytes[{from, to}];
+    return sum;
+  }
+  /// Bytes that the exchanges have added, over all hosts and lanes.
+  [[nodiscard]] int64_t num_summed() const {
+    int64_t sum = 0;
+    for (const auto& lane : lanes_) sum += lane->num_summed;
     return sum;
   }
 
@@ -278,6 +304,66 @@ TEST(HostCollectives, SumsOfOneMemberOnEachHost_HaveTheBitsOfRankOrderAndTheByte
       EXPECT_NEAR(static_cast<double>(reducing.num_bytes(from, to)),
                   static_cast<double>(2 * want.size()) / 3, kRounding);
     }
+  }
+}
+
+// Oracle: fp64. A sum of n numbers in any order differs from it by at most (n - 1) u times the sum
+// of the magnitudes, u = 2^-24, to first order (Higham, Accuracy and Stability, section 4.2).
+TEST(HostCollectives, FastSums_AreWithinTheBoundOfAnyOrderAndPassEachByteOnceThroughEachHost) {
+  constexpr int64_t kCount = 600'001;  // with one lane several pieces; the last one is short
+  auto shapes = kShapes;
+  shapes.push_back({1, 1, 1});
+  for (const auto& shape : shapes) {
+    SCOPED_TRACE(str("hosts of ", shape[0], ", ", shape[1], ", ... members"));
+    SimulatedHosts hosts(shape);
+    const std::vector<Bytes> in = inputs(DType::kF32, kCount, hosts.num_members());
+    std::vector<Bytes> data = in;
+    hosts.run([&](HostLinks& links, int member) {
+      links.fast_sums = true;
+      Bytes& own = data[static_cast<size_t>(member)];
+      host_all_reduce(links, sum(Op::kAllReduce, DType::kF32, kCount), {own.data(), own.data()});
+    });
+    for (const Bytes& got : data) EXPECT_TRUE(got == data[0]);
+    const auto at = [](const Bytes& bytes, int64_t i) {
+      float value = 0;
+      std::memcpy(&value, bytes.data() + i * 4, 4);
+      return static_cast<double>(value);
+    };
+    int64_t num_beyond = 0;
+    for (int64_t i = 0; i < kCount; ++i) {
+      double exact = 0, magnitude = 0;
+      for (const Bytes& one : in) {
+        exact += at(one, i);
+        magnitude += std::abs(at(one, i));
+      }
+      const double bound = static_cast<double>(in.size()) * std::ldexp(magnitude, -24);
+      if (!(std::abs(at(data[0], i) - exact) <= bound)) ++num_beyond;
+    }
+    EXPECT_EQ(num_beyond, 0);
+    EXPECT_EQ(hosts.num_summed(), hosts.num_hosts() * kCount * 4);
+  }
+}
+
+// MPI has no bf16, and a maximum has one value in any order.
+TEST(HostCollectives, FastSums_LeaveOtherReductionsAsTheyAre) {
+  constexpr int64_t kCount = 100'001;
+  for (const DType dtype : {DType::kF32, DType::kBf16}) {
+    SimulatedHosts hosts({2, 2});
+    std::vector<Bytes> data = inputs(dtype, kCount, 4);
+    Operation operation = sum(Op::kAllReduce, dtype, kCount);
+    if (dtype == DType::kF32) operation.reduce_op = ReduceOp::kMax;
+    Bytes want(data[0].size());
+    void* to = want.data();
+    const std::vector<const void*> in{data[0].data(), data[1].data(), data[2].data(),
+                                      data[3].data()};
+    reduce(in, {&to, 1}, kCount, dtype, operation.reduce_op);
+    hosts.run([&](HostLinks& links, int member) {
+      links.fast_sums = true;
+      Bytes& own = data[static_cast<size_t>(member)];
+      host_all_reduce(links, operation, {own.data(), own.data()});
+    });
+    for (const Bytes& got : data) EXPECT_TRUE(got == want) << name(dtype);
+    EXPECT_EQ(hosts.num_summed(), 0);
   }
 }
 

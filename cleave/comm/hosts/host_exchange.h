@@ -3,6 +3,9 @@
 #include <cstdint>
 #include <span>
 
+#include "cleave/base/dtype.h"
+#include "cleave/base/error.h"
+
 namespace cleave::inline comm {
 
 /// Some bytes of an exchange's buffer.
@@ -29,6 +32,12 @@ class HostExchange {
   /// buffer; own entries are ignored. All hosts call it in the same order, with matching ranges.
   /// Throws Error(kTimeout) or Error(kPeer) as a collective does.
   virtual void exchange(std::span<const ByteRange> to, std::span<const ByteRange> from) = 0;
+  /// Adds the first `bytes` of buffer() of all hosts, fp32 or fp64, in place and in an order that
+  /// may differ from run to run; buffer() stays the same. All hosts call it in the same order. Only
+  /// for HostLinks::fast_sums. Throws what exchange() throws.
+  virtual void sum(int64_t /*bytes*/, DType /*dtype*/) {
+    CLEAVE_BUG("a sum by a network between hosts that only moves bytes");
+  }
   /// The buffer of a host at the last exchange; only the bytes that it sent to this host are valid,
   /// and for this host itself all that it wrote. Valid until the next exchange.
   [[nodiscard]] virtual const std::byte* received(int host) const = 0;

@@ -88,6 +88,7 @@ std::unique_ptr<HostLinks> connect_hosts(CollectiveSync& sync,
   const auto all = job->segment().group_ranks(whole);
   auto links = std::make_unique<HostLinks>();
   links->layout = *layout;
+  links->fast_sums = network != nullptr && network->has_fast_sums();
   if (layout->num_local() == 1) {
     links->buffers = std::make_unique<HostBuffers>();
   } else {

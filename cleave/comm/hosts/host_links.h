@@ -40,6 +40,7 @@ struct HostLinks {
   HostLayout layout;
   std::unique_ptr<HostBuffers> buffers;
   std::unique_ptr<HostExchange> exchange;  ///< nullptr for a member without a lane
+  bool fast_sums = false;  ///< the exchange adds the numbers of fp32 and fp64 all-reduces
 };
 
 /// Connects the members of a group between hosts. Collective: all members have agreed on the

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <iostream>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <system_error>
@@ -28,11 +29,10 @@ namespace fs = std::filesystem;
 /// Ends the process unless destroyed in time: a blocking call of MPI cannot be interrupted.
 class TimeLimit {
  public:
-  TimeLimit(const Environment& environment, double timeout_s) {
+  /// `place`: this rank. `remedy`: for the other ranks to come.
+  TimeLimit(double timeout_s, const std::string& place, const std::string& remedy) {
     std::string text =
-        str("timeout of ", timeout_s, " s: rank ", environment.rank, " of ", environment.world_size,
-            " waits in MPI for the others; start all ranks with the same --transport, and install "
-            "the same build of Cleave, with libcleave_mpi, on every host");
+        str("timeout of ", timeout_s, " s: ", place, " waits in MPI for the others; ", remedy);
     thread_ = std::thread([this, timeout_s, text = std::move(text)] {
       std::unique_lock lock(mutex_);
       const std::chrono::duration<double> limit(timeout_s);
@@ -86,11 +86,29 @@ Rendezvous rendezvous_of(const Environment& environment) {
   return found;
 }
 
-fs::path plugin_path() {
+/// The plugin of the launcher's MPI, otherwise another one's; "" if there is none.
+fs::path find_plugin(const std::string& launched) {
   Dl_info own{};
-  CLEAVE_CHECK(dladdr(reinterpret_cast<void*>(&plugin_path), &own) != 0, Code::kIo,
+  CLEAVE_CHECK(dladdr(reinterpret_cast<void*>(&find_plugin), &own) != 0, Code::kIo,
                "the folder of Cleave's library is not known to the dynamic loader");
-  return fs::path(own.dli_fname).parent_path() / "libcleave_mpi.so";
+  for (const std::string& flavour : {launched, std::string("openmpi"), std::string("mpich")}) {
+    fs::path path = fs::path(own.dli_fname).parent_path() / str("libcleave_mpi_", flavour, ".so");
+    std::error_code ignored;
+    if (fs::exists(path, ignored)) return path;
+  }
+  return {};
+}
+
+/// For ranks that do not begin MPI.
+constexpr const char* kBeginRemedy =
+    "start all ranks with the same --transport, and install the same build of Cleave, with the "
+    "same MPI, on every host";
+
+/// For a job whose hosts have only their TCP connections.
+void check_without_mpi(const RankOptions& options) {
+  CLEAVE_CHECK(!options.fast_sums, Code::kUsage,
+               "--fast-sums needs MPI between the hosts; start the ranks with mpirun or "
+               "srun --mpi=... of an MPI with which Cleave is built, or leave it out");
 }
 
 std::unique_ptr<Mpi> load(const fs::path& path) {
@@ -119,30 +137,33 @@ std::shared_ptr<HostNetwork>& network_of_process() {
 
 }  // namespace
 
-HostNetwork::HostNetwork(std::unique_ptr<Mpi> mpi, const Environment& environment, double timeout_s)
-    : mpi_(std::move(mpi)) {
+HostNetwork::HostNetwork(std::unique_ptr<Mpi> mpi, const Environment& environment,
+                         const RankOptions& options)
+    : mpi_(std::move(mpi)),
+      place_(str("rank ", environment.rank, " of ", environment.world_size)),
+      timeout_s_(options.timeout_s),
+      fast_sums_(options.fast_sums) {
   // MPI would begin a world of size 1.
-  CLEAVE_CHECK(mpi_->is_launched(), Code::kShape, "--transport mpi: rank ", environment.rank,
-               " of ", environment.world_size, " was not started by ", mpi_->library(),
-               ", with which libcleave_mpi is built; ", mpi_->advice(),
-               ", or choose --transport tcp");
+  CLEAVE_CHECK(mpi_->is_launched(), Code::kShape, "--transport mpi: ", place_,
+               " was not started by ", mpi_->library(), ", which this build loads; ",
+               mpi_->advice(), ", or choose --transport tcp");
   {
-    const TimeLimit limit(environment, timeout_s);
-    mpi_->begin();
+    const TimeLimit limit(timeout_s_, place_, kBeginRemedy);
+    mpi_->begin(fast_sums_);
   }
   if (mpi_->size() == environment.world_size && mpi_->rank() == environment.rank) return;
-  const std::string text = str(
-      "rank ", environment.rank, " of ", environment.world_size, " is rank ", mpi_->rank(), " of ",
-      mpi_->size(), " in ", mpi_->library(), "; ", mpi_->advice(), ", or choose --transport tcp");
+  const std::string text =
+      str(place_, " is rank ", mpi_->rank(), " of ", mpi_->size(), " in ", mpi_->library(), "; ",
+          mpi_->advice(), ", or choose --transport tcp");
   // Before the exception: no job of this process ends MPI later. Alone it has nobody to wait for.
   if (mpi_->size() == 1) mpi_->finalize();
   throw Error(Code::kShape, text);
 }
 
-void HostNetwork::find_rendezvous(Environment& environment, double timeout_s) {
+void HostNetwork::find_rendezvous(Environment& environment) {
   Rendezvous found;
   if (environment.rank == 0) found = rendezvous_of(environment);
-  const TimeLimit limit(environment, timeout_s);
+  const TimeLimit limit(timeout_s_, place_, kBeginRemedy);
   mpi_->broadcast(std::as_writable_bytes(std::span(&found, 1)));
   if (environment.master_addr.empty()) environment.master_addr = found.address.data();
   if (environment.master_port == 0) environment.master_port = found.port;
@@ -156,7 +177,12 @@ std::unique_ptr<HostExchange> HostNetwork::connect(const std::shared_ptr<RankEnd
   CLEAVE_CHECK(tag <= mpi_->max_tag(), Code::kShape, "group ", channel + 1, " of rank ", first,
                " over several hosts: ", mpi_->library(), " has ", mpi_->max_tag(),
                " tags for all ranks; make fewer groups, or choose --transport tcp");
-  return std::make_unique<MpiExchange>(job, *mpi_, ranks, host, static_cast<int>(tag));
+  std::optional<int> sums_at;
+  if (fast_sums_) {
+    const TimeLimit limit(timeout_s_, place_, "see what stopped them");
+    sums_at = mpi_->make_lane(ranks, static_cast<int>(tag));
+  }
+  return std::make_unique<MpiExchange>(job, *mpi_, ranks, host, static_cast<int>(tag), sums_at);
 }
 
 void HostNetwork::note_failure(Code code) {
@@ -165,12 +191,13 @@ void HostNetwork::note_failure(Code code) {
 }
 
 void HostNetwork::end() {
-  const int code = failure_.load();
-  if (code == 0) return mpi_->finalize();
-  // abort() flushes nothing.
+  // Neither abort() nor the end of the time flushes anything.
   std::cout.flush();
   (void)std::fflush(nullptr);
-  mpi_->abort(code);
+  const int code = failure_.load();
+  if (code != 0) mpi_->abort(code);
+  const TimeLimit limit(timeout_s_, place_, "one has ended without leaving MPI; see its messages");
+  mpi_->finalize();
 }
 
 std::shared_ptr<HostNetwork> host_network(const Environment& environment,
@@ -178,28 +205,31 @@ std::shared_ptr<HostNetwork> host_network(const Environment& environment,
   const std::string& transport = options.transport;
   CLEAVE_CHECK(transport == "auto" || transport == "tcp" || transport == "mpi", Code::kUsage,
                "--transport ", transport, " is unknown; choose auto, tcp or mpi");
-  if (transport == "tcp" || (transport == "auto" && !environment.starts_mpi)) return nullptr;
-  const fs::path path = plugin_path();
-  std::error_code ignored;
-  if (!fs::exists(path, ignored)) {
-    if (transport == "auto") return nullptr;
-    throw Error(Code::kUsage, str("--transport mpi: this build has no ", path.string(),
-                                  "; build Cleave where mpicxx is installed (Debian: "
-                                  "libopenmpi-dev), or choose tcp"));
+  const bool is_auto = transport == "auto";
+  const bool wants_mpi = is_auto ? environment.starts_mpi : transport == "mpi";
+  const fs::path path = wants_mpi ? find_plugin(environment.mpi) : fs::path();
+  CLEAVE_CHECK(!path.empty() || is_auto || !wants_mpi, Code::kUsage,
+               "--transport mpi: this build has no libcleave_mpi_openmpi.so and no "
+               "libcleave_mpi_mpich.so; build Cleave where mpicxx is installed (Debian: "
+               "libopenmpi-dev or libmpich-dev), or choose tcp");
+  if (path.empty()) {
+    check_without_mpi(options);
+    return nullptr;
   }
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   auto& network = network_of_process();
   if (network != nullptr) return network;
   auto mpi = load(path);
-  if (transport == "auto" && !mpi->is_launched()) {
+  if (is_auto && !mpi->is_launched()) {
+    check_without_mpi(options);
     if (environment.rank == 0) {
       log_warning("the hosts use TCP: the launcher starts another MPI than ", mpi->library(),
-                  ", with which libcleave_mpi is built");
+                  ", with which Cleave is built");
     }
     return nullptr;
   }
-  network = std::make_shared<HostNetwork>(std::move(mpi), environment, options.timeout_s);
+  network = std::make_shared<HostNetwork>(std::move(mpi), environment, options);
   static const pid_t owner = getpid();
   (void)std::atexit([] {
     // A forked child has not begun MPI.

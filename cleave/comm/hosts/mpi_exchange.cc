@@ -33,34 +33,52 @@ void keep_for_ever(Memory memory) {
 }  // namespace
 
 MpiExchange::MpiExchange(std::shared_ptr<RankEndpoint> job, Mpi& mpi, std::vector<int> ranks,
-                         int host, int tag)
-    : job_(std::move(job)), mpi_(mpi), ranks_(std::move(ranks)), host_(host), tag_(tag) {
+                         int host, int tag, std::optional<int> sums_at)
+    : job_(std::move(job)),
+      mpi_(mpi),
+      ranks_(std::move(ranks)),
+      host_(host),
+      tag_(tag),
+      sums_at_(sums_at) {
   // Not initialized: pages that no exchange uses take no memory.
   for (size_t i = 0; i <= ranks_.size(); ++i) {
     buffers_.push_back(std::make_unique_for_overwrite<std::byte[]>(kBufferBytes));
   }
 }
 
-void MpiExchange::exchange(std::span<const ByteRange> to, std::span<const ByteRange> from) {
+template <class Start>
+void MpiExchange::run(const Start& start) {
   const auto messages = mpi_.make_messages();
   try {
-    for (size_t host = 0; host < ranks_.size(); ++host) {
-      const auto& [begin, bytes] = from[host];
-      if (static_cast<int>(host) == host_ || bytes == 0) continue;
-      messages->receive({buffers_[host].get() + begin, static_cast<size_t>(bytes)}, ranks_[host],
-                        tag_);
-    }
-    for (size_t host = 0; host < ranks_.size(); ++host) {
-      const auto& [begin, bytes] = to[host];
-      if (static_cast<int>(host) == host_ || bytes == 0) continue;
-      messages->send({buffer() + begin, static_cast<size_t>(bytes)}, ranks_[host], tag_);
-    }
+    start(*messages);
     wait(*messages);
   } catch (...) {
     keep_for_ever(std::move(buffers_));
     throw;
   }
+}
+
+void MpiExchange::exchange(std::span<const ByteRange> to, std::span<const ByteRange> from) {
+  run([&](MpiMessages& messages) {
+    for (size_t host = 0; host < ranks_.size(); ++host) {
+      const auto& [begin, bytes] = from[host];
+      if (static_cast<int>(host) == host_ || bytes == 0) continue;
+      messages.receive({buffers_[host].get() + begin, static_cast<size_t>(bytes)}, ranks_[host],
+                       tag_);
+    }
+    for (size_t host = 0; host < ranks_.size(); ++host) {
+      const auto& [begin, bytes] = to[host];
+      if (static_cast<int>(host) == host_ || bytes == 0) continue;
+      messages.send({buffer() + begin, static_cast<size_t>(bytes)}, ranks_[host], tag_);
+    }
+  });
   ++count_;
+}
+
+void MpiExchange::sum(int64_t bytes, DType dtype) {
+  run([&](MpiMessages& messages) {
+    messages.sum({buffer(), static_cast<size_t>(bytes)}, dtype, sums_at_.value());
+  });
 }
 
 void MpiExchange::wait(MpiMessages& messages) {

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "cleave/comm/hosts/host_exchange.h"
@@ -14,12 +15,13 @@ namespace cleave::inline comm {
 class MpiExchange : public HostExchange {
  public:
   /// `ranks`: of the lane's members in the job, which are those of MPI, by host. No other lane with
-  /// two of these ranks has this tag.
+  /// two of these ranks has this tag. `sums_at`: their lane in MPI; none: MPI does not add.
   MpiExchange(std::shared_ptr<RankEndpoint> job, Mpi& mpi, std::vector<int> ranks, int host,
-              int tag);
+              int tag, std::optional<int> sums_at = {});
 
   [[nodiscard]] std::byte* buffer() override { return own(count_); }
   void exchange(std::span<const ByteRange> to, std::span<const ByteRange> from) override;
+  void sum(int64_t bytes, DType dtype) override;
   [[nodiscard]] const std::byte* received(int host) const override {
     return host == host_ ? own(count_ + 1) : buffers_[static_cast<size_t>(host)].get();
   }
@@ -29,6 +31,9 @@ class MpiExchange : public HostExchange {
   [[nodiscard]] std::byte* own(size_t count) const {
     return buffers_[count % 2 == 0 ? static_cast<size_t>(host_) : ranks_.size()].get();
   }
+  /// Calls start(messages) and waits until they are done.
+  template <class Start>
+  void run(const Start& start);
   void wait(MpiMessages& messages);
   [[noreturn]] void fail_at_timeout(MpiMessages& messages) const;
 
@@ -37,6 +42,7 @@ class MpiExchange : public HostExchange {
   std::vector<int> ranks_;
   int host_;
   int tag_;
+  std::optional<int> sums_at_;
   size_t count_ = 0;                                   // of exchanges
   std::vector<std::unique_ptr<std::byte[]>> buffers_;  // received, by host; this host's two
 };

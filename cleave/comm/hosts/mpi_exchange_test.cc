@@ -1,6 +1,8 @@
 // Exchanges over an MPI in memory, for what mpirun cannot show: tests/mpi has the real one.
 #include "cleave/comm/hosts/mpi_exchange.h"
 
+#include <cstring>
+#include <future>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -35,6 +37,16 @@ class MemoryMessages : public MpiMessages {
     const std::lock_guard lock(world_.mutex);
     world_.arrived[{rank_, to, tag}].emplace_back(data.begin(), data.end());
   }
+  void sum(std::span<std::byte> data, DType dtype, int lane) override {
+    EXPECT_EQ(dtype, DType::kF64);
+    EXPECT_EQ(lane, 5);
+    for (size_t at = 0; at < data.size(); at += sizeof(double)) {
+      double value = 0;
+      std::memcpy(&value, data.data() + at, sizeof(value));
+      value += 1000;  // of another rank
+      std::memcpy(data.data() + at, &value, sizeof(value));
+    }
+  }
   bool are_done() override {
     const std::lock_guard lock(world_.mutex);
     std::erase_if(open_, [&](const Receive& receive) {
@@ -65,21 +77,26 @@ class MemoryMessages : public MpiMessages {
 
 class MemoryMpi : public Mpi {
  public:
+  static constexpr int kPeerDies = 3;  // a world of this size never ends
+
   MemoryMpi(MemoryWorld& world, int rank, int size) : world_(world), rank_(rank), size_(size) {}
 
   [[nodiscard]] std::string library() const override { return "Test MPI 1.0"; }
   [[nodiscard]] std::string advice() const override { return "start all ranks with testrun"; }
   [[nodiscard]] bool is_launched() const override { return size_ > 0; }
-  void begin() override {}
+  void begin(bool /*makes_lanes*/) override {}
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return size_; }
   [[nodiscard]] int max_tag() const override { return 10; }
+  int make_lane(std::span<const int> /*ranks*/, int /*tag*/) override { return 5; }
   std::unique_ptr<MpiMessages> make_messages() override {
     return std::make_unique<MemoryMessages>(world_, rank_);
   }
   void progress() override {}
   void broadcast(std::span<std::byte> /*data*/) override {}
-  void finalize() override {}
+  void finalize() override {
+    if (size_ == kPeerDies) std::promise<void>().get_future().wait();
+  }
   [[noreturn]] void abort(int code) override { std::_Exit(code); }
 
  private:
@@ -123,6 +140,20 @@ TEST(MpiExchange, OfTwoHosts_MovesTheRangesAndKeepsItsOwnBytes) {
   first.join();
 }
 
+TEST(MpiExchange, OfALaneThatSums_LeavesTheSumToMpi) {
+  MemoryWorld world;
+  MemoryMpi mpi(world, 0, 2);
+  MpiExchange exchange(endpoint_of(0), mpi, {0, 1}, 0, 3, 5);
+  std::byte* const own = exchange.buffer();
+  const double values[3] = {1, 2, 3};
+  std::memcpy(own, values, sizeof(values));
+  exchange.sum(16, DType::kF64);
+  EXPECT_EQ(exchange.buffer(), own);
+  double sums[3];
+  std::memcpy(sums, own, sizeof(sums));
+  EXPECT_THAT(sums, testing::ElementsAre(1001, 1002, 3));
+}
+
 std::string failure_of_waiting(const std::shared_ptr<RankEndpoint>& job, Code code) {
   MemoryWorld world;
   MemoryMpi mpi(world, 0, 2);
@@ -163,13 +194,15 @@ TEST(MpiExchange, WaitForAnotherCall_MovesWhatIsLeftToMpi) {
   EXPECT_EQ(num_calls, 2);
 }
 
+const RankOptions kOptions{.timeout_s = 20, .flight_log_folder = ""};
+
 std::string refusal(int mpi_rank, int mpi_size) {
   MemoryWorld world;
   Environment environment;
   environment.rank = 1;
   environment.world_size = 2;
   try {
-    HostNetwork(std::make_unique<MemoryMpi>(world, mpi_rank, mpi_size), environment, 20);
+    HostNetwork(std::make_unique<MemoryMpi>(world, mpi_rank, mpi_size), environment, kOptions);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), Code::kShape) << error.what();
     return error.what();
@@ -191,12 +224,42 @@ TEST(HostNetwork, GroupsBeyondTheTagsOfMpi_AreRefused) {
   MemoryWorld world;
   Environment environment;
   environment.world_size = 2;
-  HostNetwork network(std::make_unique<MemoryMpi>(world, 0, 2), environment, 20);
+  HostNetwork network(std::make_unique<MemoryMpi>(world, 0, 2), environment, kOptions);
   EXPECT_EQ(network.new_channel(), 0);
   EXPECT_EQ(network.new_channel(), 1);
   const auto job = endpoint_of(0);
   EXPECT_NE(network.connect(job, {0, 1}, 0, 0, 5), nullptr);  // tag 10
   EXPECT_THROW(network.connect(job, {0, 1}, 0, 1, 5), Error);
+}
+
+// MPI_Finalize waits for ever for a rank that has died.
+TEST(HostNetwork, EndWithoutAPeer_EndsTheProcessAtTheTimeout) {
+  EXPECT_EXIT(
+      {
+        MemoryWorld world;
+        Environment environment;
+        environment.rank = 1;
+        environment.world_size = MemoryMpi::kPeerDies;
+        HostNetwork(std::make_unique<MemoryMpi>(world, 1, MemoryMpi::kPeerDies), environment,
+                    {.timeout_s = 0.05, .flight_log_folder = ""})
+            .end();
+      },
+      testing::ExitedWithCode(static_cast<int>(Code::kTimeout)),
+      "timeout of 0.05 s: rank 1 of 3 waits in MPI for the others; one has ended");
+}
+
+TEST(HostNetwork, FastSumsOfHostsWithoutMpi_AreRefused) {
+  for (const char* transport : {"auto", "tcp"}) {
+    try {
+      host_network(
+          Environment{},
+          {.timeout_s = 20, .flight_log_folder = "", .transport = transport, .fast_sums = true});
+      ADD_FAILURE() << transport;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kUsage);
+      EXPECT_THAT(error.what(), HasSubstr("--fast-sums needs MPI between the hosts"));
+    }
+  }
 }
 
 TEST(HostNetwork, OfTransports_IsChosenByNameAndLauncher) {

@@ -1,10 +1,13 @@
-// libcleave_mpi: the calls of MPI that Cleave makes. Built where MPI is found; host_network.cc
-// loads it. MPI_THREAD_SERIALIZED is enough, because a mutex admits one thread at a time.
+// libcleave_mpi_openmpi and libcleave_mpi_mpich: the calls of MPI that Cleave makes. Built for each
+// MPI that is found; host_network.cc loads one of them. MPI_THREAD_SERIALIZED is enough, because a
+// mutex admits one thread at a time; only make_lane(), which waits for other ranks, needs
+// MPI_THREAD_MULTIPLE.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <mpi.h>
 #include <mutex>
+#include <vector>
 
 #include "cleave/base/error.h"
 #include "cleave/base/str.h"
@@ -31,7 +34,8 @@ void check(int result, const char* call) {
 
 class PluginMessages : public MpiMessages {
  public:
-  PluginMessages(MPI_Comm comm, std::mutex& mutex) : comm_(comm), mutex_(mutex) {}
+  PluginMessages(MPI_Comm comm, const std::vector<MPI_Comm>& lanes, std::mutex& mutex)
+      : comm_(comm), lanes_(lanes), mutex_(mutex) {}
 
   void receive(std::span<std::byte> data, int from, int tag) override {
     const std::lock_guard lock(mutex_);
@@ -47,6 +51,17 @@ class PluginMessages : public MpiMessages {
     check(MPI_Isend(data.data(), static_cast<int>(data.size()), MPI_BYTE, to, tag, comm_,
                     &requests_.emplace_back(MPI_REQUEST_NULL)),
           "MPI_Isend");
+  }
+
+  void sum(std::span<std::byte> data, DType dtype, int lane) override {
+    const std::lock_guard lock(mutex_);
+    senders_.push_back(-1);
+    const auto count = static_cast<int>(static_cast<int64_t>(data.size()) / item_bytes(dtype));
+    check(MPI_Iallreduce(MPI_IN_PLACE, data.data(), count,
+                         dtype == DType::kF64 ? MPI_DOUBLE : MPI_FLOAT, MPI_SUM,
+                         lanes_[static_cast<size_t>(lane)],
+                         &requests_.emplace_back(MPI_REQUEST_NULL)),
+          "MPI_Iallreduce");
   }
 
   bool are_done() override {
@@ -71,6 +86,7 @@ class PluginMessages : public MpiMessages {
 
  private:
   MPI_Comm comm_;
+  const std::vector<MPI_Comm>& lanes_;
   std::mutex& mutex_;
   std::vector<MPI_Request> requests_;
   std::vector<int> senders_;  // by request; -1: this rank
@@ -95,11 +111,14 @@ class PluginMpi : public Mpi {
     });
   }
 
-  void begin() override {
+  void begin(bool makes_lanes) override {
+    const int level = makes_lanes ? MPI_THREAD_MULTIPLE : MPI_THREAD_SERIALIZED;
     int provided = 0;
-    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+    check(MPI_Init_thread(nullptr, nullptr, level, &provided), "MPI_Init_thread");
     CLEAVE_CHECK(provided >= MPI_THREAD_SERIALIZED, Code::kUsage, library(),
                  " cannot be called by several threads; choose --transport tcp");
+    CLEAVE_CHECK(provided >= level, Code::kUsage, library(),
+                 " cannot be called by several threads at the same time; leave out --fast-sums");
     // Its own communicator, apart from the messages of other libraries in this process.
     check(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
     check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
@@ -115,7 +134,22 @@ class PluginMpi : public Mpi {
   [[nodiscard]] int max_tag() const override { return max_tag_; }
 
   std::unique_ptr<MpiMessages> make_messages() override {
-    return std::make_unique<PluginMessages>(comm_, mutex_);
+    return std::make_unique<PluginMessages>(comm_, lanes_, mutex_);
+  }
+  int make_lane(std::span<const int> ranks, int tag) override {
+    MPI_Group all = MPI_GROUP_NULL, group = MPI_GROUP_NULL;
+    MPI_Comm lane = MPI_COMM_NULL;
+    check(MPI_Comm_group(comm_, &all), "MPI_Comm_group");
+    check(MPI_Group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &group),
+          "MPI_Group_incl");
+    // Without the mutex: this rank's other threads may have to send what the others wait for.
+    check(MPI_Comm_create_group(comm_, group, tag, &lane), "MPI_Comm_create_group");
+    check(MPI_Comm_set_errhandler(lane, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    MPI_Group_free(&group);
+    MPI_Group_free(&all);
+    const std::lock_guard lock(mutex_);
+    lanes_.push_back(lane);
+    return static_cast<int>(lanes_.size()) - 1;
   }
   void progress() override {
     const std::lock_guard lock(mutex_);
@@ -136,6 +170,7 @@ class PluginMpi : public Mpi {
  private:
   std::mutex mutex_;
   MPI_Comm comm_ = MPI_COMM_NULL;
+  std::vector<MPI_Comm> lanes_;
   int rank_ = 0, size_ = 1;
   int max_tag_ = 32767;  // what every MPI has
 };
