@@ -36,26 +36,26 @@ std::vector<int64_t> scaled(Widths widths, int64_t factor) {
 
 /// A synchronous call runs after the asynchronous ones that the rank started before.
 void await_started(Group& group) {
-  if (auto* async = dynamic_cast<AsyncGroup*>(&group)) async->await_started();
+  if (AsyncGroup* const async = group.async()) async->await_started();
 }
 
-/// Scope of a synchronous call; adds its duration to the group's collective time, and records it.
+/// Scope of a synchronous call; adds its duration to `seconds`, and records it.
 class TimedCall {
  public:
-  TimedCall(Group& group, const BegunCall& call) : group_(group) {
+  TimedCall(Group& group, double& seconds, const BegunCall& call) : seconds_(seconds) {
     await_started(group);
     start_ = recorder_ != nullptr ? recorder_->begin_call(group, call) : monotonic_s();
     if (record_.isActive()) record_.before("cleave::comm");
   }
   ~TimedCall() {
     const double end = recorder_ != nullptr ? recorder_->end() : monotonic_s();
-    group_.add_seconds(end - start_);
+    seconds_ += end - start_;
   }
   TimedCall(const TimedCall&) = delete;
   TimedCall& operator=(const TimedCall&) = delete;
 
  private:
-  Group& group_;
+  double& seconds_;
   StepRecorder* recorder_ = StepRecorder::active();
   double start_ = 0;
   at::RecordFunction record_{at::RecordScope::USER_SCOPE};
@@ -99,10 +99,11 @@ Tensor Axis::all_reduce(const Tensor& t, std::string_view site, ReduceOp op) con
   const at::NoGradGuard no_grad;
   const Tensor in = t.contiguous();
   Tensor out = at::empty_like(in);
-  const TimedCall own(*group_, {.op = "all_reduce",
-                                .site = site,
-                                .bytes = bytes_of(in, in.numel()),
-                                .sent = 2 * bytes_of(in, in.numel() * (size() - 1) / size())});
+  const TimedCall own(*group_, *seconds_,
+                      {.op = "all_reduce",
+                       .site = site,
+                       .bytes = bytes_of(in, in.numel()),
+                       .sent = 2 * bytes_of(in, in.numel() * (size() - 1) / size())});
   group_->all_reduce(in.const_data_ptr(), out.mutable_data_ptr(), in.numel(),
                      dtype_of(in.scalar_type()), op, {.site = site, .shape = in.sizes()});
   return out;
@@ -117,10 +118,11 @@ Tensor Axis::all_gather(const Tensor& t, int64_t dim, Widths widths, std::string
   const Block block = block_of(in, dim);
   const auto shape = with_dim(in, dim, std::accumulate(widths.begin(), widths.end(), int64_t{0}));
   Tensor out = at::empty(shape, in.options());
-  const TimedCall own(*group_, {.op = "all_gather",
-                                .site = site,
-                                .bytes = bytes_of(out, out.numel()),
-                                .sent = bytes_of(in, in.numel() * (size() - 1))});
+  const TimedCall own(*group_, *seconds_,
+                      {.op = "all_gather",
+                       .site = site,
+                       .bytes = bytes_of(out, out.numel()),
+                       .sent = bytes_of(in, in.numel() * (size() - 1))});
   group_->all_gather(in.const_data_ptr(), out.mutable_data_ptr(), block.rows,
                      scaled(widths, block.inner), dtype_of(in.scalar_type()),
                      {.site = site, .shape = shape});
@@ -136,10 +138,11 @@ Tensor Axis::reduce_scatter(const Tensor& t, int64_t dim, Widths widths,
   const Tensor in = t.contiguous();
   const Block block = block_of(in, dim);
   Tensor out = at::empty(with_dim(in, dim, widths[static_cast<size_t>(rank())]), in.options());
-  const TimedCall own(*group_, {.op = "reduce_scatter",
-                                .site = site,
-                                .bytes = bytes_of(in, in.numel()),
-                                .sent = bytes_of(in, in.numel() - out.numel())});
+  const TimedCall own(*group_, *seconds_,
+                      {.op = "reduce_scatter",
+                       .site = site,
+                       .bytes = bytes_of(in, in.numel()),
+                       .sent = bytes_of(in, in.numel() - out.numel())});
   group_->reduce_scatter(in.const_data_ptr(), out.mutable_data_ptr(), block.rows,
                          scaled(widths, block.inner), dtype_of(in.scalar_type()),
                          {.site = site, .shape = in.sizes()});
@@ -168,10 +171,11 @@ std::vector<Tensor> Axis::all_to_all(const std::vector<Tensor>& parts,
   const auto num_received = std::accumulate(recv.begin(), recv.end(), int64_t{0});
   const Tensor out = at::empty({std::max<int64_t>(num_received, 1)}, in.options());
   const int64_t num_sent = in.numel() - send[static_cast<size_t>(rank())];
-  const TimedCall own(*group_, {.op = "all_to_all",
-                                .site = site,
-                                .bytes = bytes_of(in, in.numel()),
-                                .sent = bytes_of(in, num_sent)});
+  const TimedCall own(*group_, *seconds_,
+                      {.op = "all_to_all",
+                       .site = site,
+                       .bytes = bytes_of(in, in.numel()),
+                       .sent = bytes_of(in, num_sent)});
   group_->all_to_all(in.const_data_ptr(), send, out.mutable_data_ptr(), recv,
                      dtype_of(in.scalar_type()), {.site = site, .shape = {}});
   std::vector<Tensor> result;
@@ -187,7 +191,7 @@ void Axis::broadcast_(Tensor& t, int root, std::string_view site) const {
   if (size() == 1) return;
   CLEAVE_CHECK(t.is_contiguous(), Code::kUsage, "broadcast_ needs a contiguous tensor; called by ",
                site);
-  const TimedCall own(*group_,
+  const TimedCall own(*group_, *seconds_,
                       {.op = "broadcast",
                        .site = site,
                        .bytes = bytes_of(t, t.numel()),
@@ -200,7 +204,7 @@ void Axis::send(const Tensor& t, int to, std::string_view site) const {
   CLEAVE_CHECK(group_ != nullptr, Code::kUsage, site, ": send on an axis of one rank");
   const Tensor out = t.contiguous();
   const int64_t bytes = bytes_of(out, out.numel());
-  const TimedCall own(*group_,
+  const TimedCall own(*group_, *seconds_,
                       {.op = "send", .site = site, .bytes = bytes, .sent = bytes, .peer = to});
   group_->send(out.const_data_ptr(), out.numel(), dtype_of(out.scalar_type()), to,
                {.site = site, .shape = out.sizes()});
@@ -211,7 +215,8 @@ Tensor Axis::recv(int from, at::IntArrayRef shape, const at::TensorOptions& opti
   CLEAVE_CHECK(group_ != nullptr, Code::kUsage, site, ": recv on an axis of one rank");
   Tensor in = at::empty(shape, options);
   const TimedCall own(
-      *group_, {.op = "recv", .site = site, .bytes = bytes_of(in, in.numel()), .peer = from});
+      *group_, *seconds_,
+      {.op = "recv", .site = site, .bytes = bytes_of(in, in.numel()), .peer = from});
   group_->recv(in.mutable_data_ptr(), in.numel(), dtype_of(in.scalar_type()), from,
                {.site = site, .shape = shape});
   return in;

@@ -28,7 +28,8 @@ using Widths = std::span<const int64_t>;
 class Axis {
  public:
   Axis() = default;
-  explicit Axis(std::shared_ptr<Group> group) : group_(std::move(group)) {}
+  explicit Axis(std::shared_ptr<Group> group)
+      : group_(std::move(group)), seconds_(std::make_shared<double>(0)) {}
 
   [[nodiscard]] int rank() const { return group_ ? group_->rank() : 0; }
   [[nodiscard]] int size() const { return group_ ? group_->size() : 1; }
@@ -36,6 +37,9 @@ class Axis {
   /// World ranks along the axis; {0} for the default axis.
   [[nodiscard]] std::vector<int> ranks() const;
   [[nodiscard]] const std::shared_ptr<Group>& group() const { return group_; }
+  /// Seconds that this rank has spent in collectives of this axis and its copies, asynchronous ones
+  /// in Work::wait(). Only the rank's own thread adds to it.
+  [[nodiscard]] double seconds() const { return seconds_ ? *seconds_ : 0; }
   bool operator==(const Axis& other) const { return group_ == other.group_; }
 
   /// Returns when all ranks have called it.
@@ -66,7 +70,9 @@ class Axis {
                             std::string_view site) const;
 
  private:
+  friend class WorkStarter;
   std::shared_ptr<Group> group_;
+  std::shared_ptr<double> seconds_;  // null for the default axis
 };
 
 /// Throws Error(kShape) naming `site` unless there is one width for each rank of the axis.

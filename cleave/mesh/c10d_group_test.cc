@@ -100,7 +100,7 @@ class HostDevice : public Device {
 };
 
 void use(World& world, const std::shared_ptr<Device>& device) {
-  dynamic_cast<ShmWorld&>(world).use_device(device);
+  world.use_device(device);
 }
 
 void run_on_devices(int num_ranks, const std::function<void(World&)>& body,

@@ -7,7 +7,6 @@
 #include "cleave/comm/bootstrap/environment.h"
 #include "cleave/comm/bootstrap/rank_process.h"
 #include "cleave/comm/launch/failure.h"
-#include "cleave/comm/shm/shm_world.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/mesh/gpus.h"
 #include "cleave/runtime/cpu_binding.h"
@@ -55,7 +54,7 @@ void run_job(const JobOptions& options, const std::function<void(World&)>& body)
     const CpuBinding binding(world, options.threads_per_rank);
     set_num_threads(binding.num_threads());
     if (has_gpu) {
-      dynamic_cast<ShmWorld&>(world).use_device(cuda().take(gpu, options.ranks.timeout_s));
+      world.use_device(cuda().take(gpu, options.ranks.timeout_s));
     }
     body(world);
   };

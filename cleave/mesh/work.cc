@@ -42,7 +42,7 @@ class WorkStarter {
                       site = site_, shape = shape_] {
       collective(*group, from, to, Call{.site = site, .shape = shape});
     };
-    auto* async = dynamic_cast<AsyncGroup*>(group.get());
+    AsyncGroup* const async = group->async();
     if (async != nullptr && work_.in_.is_cpu()) {
       if (recorder != nullptr) {
         work_.recorded_ = recorder->start_helper(*group, begun);
@@ -51,11 +51,12 @@ class WorkStarter {
         work_.done_ = async->start(run);
       }
       work_.group_ = group;
+      work_.seconds_ = axis_.seconds_;
     } else {
       if (async != nullptr) async->await_started();
       const double begin = recorder ? recorder->begin_call(*group, begun) : monotonic_s();
       run();
-      group->add_seconds((recorder ? recorder->end() : monotonic_s()) - begin);
+      *axis_.seconds_ += (recorder ? recorder->end() : monotonic_s()) - begin;
     }
     return std::move(work_);
   }
@@ -94,8 +95,8 @@ Tensor Work::wait() {
   if (group_) {
     StepRecorder* const recorder = recorded_ ? StepRecorder::active() : nullptr;
     const double begin = recorder ? recorder->begin_wait(*recorded_) : monotonic_s();
-    dynamic_cast<AsyncGroup&>(*group_).await(done_);
-    group_->add_seconds((recorder ? recorder->end() : monotonic_s()) - begin);
+    group_->async()->await(done_);
+    *seconds_ += (recorder ? recorder->end() : monotonic_s()) - begin;
   }
   in_ = Tensor();
   return std::exchange(out_, {});

@@ -25,7 +25,8 @@ class Work {
 
  private:
   friend class WorkStarter;
-  std::shared_ptr<Group> group_;  // the wait adds to its time; null if the collective has run
+  std::shared_ptr<Group> group_;     // null if the collective has run
+  std::shared_ptr<double> seconds_;  // of the axis; the wait adds to them
   std::shared_future<void> done_;
   Tensor in_, out_;                       // freed on the rank's thread
   std::shared_ptr<HelperCall> recorded_;  // null unless the step is recorded

@@ -101,11 +101,11 @@ DTensor HeadAttention::operator()(const DTensor& q, const DTensor& k, const DTen
   Tensor q_BHTK = heads_first(q.local(), options_.head_dim);
   Tensor k_BGTK = heads_first(k.local(), options_.head_dim);
   Tensor v_BGTK = heads_first(v.local(), options_.head_dim);
-  const int64_t past = context.cache != nullptr ? context.cache->length(this) : 0;
+  const int64_t past = context.cache != nullptr ? context.cache->length(path) : 0;
   if (rotary_) rotate(q_BHTK, k_BGTK, past, path, context);
   const at::ScalarType key_type = key_type_.value_or(k_BGTK.scalar_type());
   if (context.cache != nullptr) {
-    std::tie(k_BGTK, v_BGTK) = context.cache->extend(this, k_BGTK, v_BGTK, key_type);
+    std::tie(k_BGTK, v_BGTK) = context.cache->extend(path, k_BGTK, v_BGTK, key_type);
   } else {
     k_BGTK = k_BGTK.to(key_type);
     v_BGTK = v_BGTK.to(key_type);
@@ -221,7 +221,7 @@ void Attention::tie_relative_bias(const Attention& other) {
 Tensor Attention::bias_of(const DTensor& q, const Context& context) const {
   if (!relative_bias_) return {};
   relative_bias_->used_in(q);
-  const int64_t past = context.cache != nullptr ? context.cache->length(&attention_) : 0;
+  const int64_t past = context.cache != nullptr ? context.cache->length(path()) : 0;
   const int64_t end = past + q.local().size(1);
   return relative_bias(relative_bias_->use(), *options_.relative_bias, options_.causal, {past, end},
                        end);

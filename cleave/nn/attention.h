@@ -47,10 +47,10 @@ class HeadAttention {
 
   ///   q [B, T, H*K]   k, v [B, T, G*K], Replicate or Shard(2)   result as q
   ///
-  /// `path` is the owner's path; it selects the dropout stream. The cache entry is keyed by this
-  /// object's address. `bias`, if defined, is added to the scores of this rank's heads, as in
-  /// AttendOptions. Throws Error(kShape) when q, k and v are not sharded together, or when a
-  /// rank does not have all tokens.
+  /// `path` is the owner's path: it selects the dropout stream and the entry of the cache, so every
+  /// attention of a model needs its own. `bias`, if defined, is added to the scores of this rank's
+  /// heads, as in AttendOptions. Throws Error(kShape) when q, k and v are not sharded together, or
+  /// when a rank does not have all tokens.
   DTensor operator()(const DTensor& q, const DTensor& k, const DTensor& v, const std::string& path,
                      const Context& context, const Tensor& bias = {});
   /// Floating point operations of forward per token, over all ranks' heads.

@@ -372,38 +372,35 @@ TEST(Attention, Bf16Keys_AreRoundedWithAndWithoutACache) {
 
 TEST(KvCache, GivenType_IsThatOfStoredKeysAndValues) {
   KvCache cache(4);
-  const int layer = 0;
   const Tensor k = numbers({1, 2, 3, 4}, 1), v = numbers({1, 2, 3, 4}, 2);
-  const auto [keys, values] = cache.extend(&layer, k, v, at::kBFloat16);
+  const auto [keys, values] = cache.extend("attention", k, v, at::kBFloat16);
   EXPECT_TRUE(at::equal(keys, k.to(at::kBFloat16)));
   EXPECT_TRUE(at::equal(values, v.to(at::kBFloat16)));
 }
 
 TEST(KvCache, Reorder_MovesSequencesOfEveryLayer) {
   KvCache cache(4);
-  const int first = 0, second = 0;
   const Tensor k = numbers({3, 2, 2, 4}, 1), v = numbers({3, 2, 2, 4}, 2);
-  cache.extend(&first, k, v, at::kDouble);
-  cache.extend(&second, v, k, at::kDouble);
-  EXPECT_EQ(cache.length(&first), 2);
-  EXPECT_EQ(cache.length(&cache), 0);
+  cache.extend("layers.0", k, v, at::kDouble);
+  cache.extend("layers.1", v, k, at::kDouble);
+  EXPECT_EQ(cache.length("layers.0"), 2);
+  EXPECT_EQ(cache.length("layers.2"), 0);
   EXPECT_EQ(cache.length(), 2);
   EXPECT_EQ(KvCache(4).length(), 0);
   const Tensor rows = at::tensor({2, 0, 0}, at::kLong);
   cache.reorder(rows);
   const Tensor more = numbers({3, 2, 1, 4}, 3);
-  const auto [keys, values] = cache.extend(&second, more, more, at::kDouble);
+  const auto [keys, values] = cache.extend("layers.1", more, more, at::kDouble);
   EXPECT_TRUE(at::equal(keys, at::cat({v.index_select(0, rows), more}, 2)));
   EXPECT_TRUE(at::equal(values, at::cat({k.index_select(0, rows), more}, 2)));
 }
 
 TEST(KvCache, TooManyTokens_AreRefusedWithTheNumbers) {
   KvCache cache(4);
-  const int layer = 0;
   const Tensor three = numbers({1, 1, 3, 2}, 1);
-  cache.extend(&layer, three, three, at::kDouble);
+  cache.extend("attention", three, three, at::kDouble);
   const Tensor two = numbers({1, 1, 2, 2}, 3);
-  const Error error = thrown_by([&] { cache.extend(&layer, two, two, at::kDouble); });
+  const Error error = thrown_by([&] { cache.extend("attention", two, two, at::kDouble); });
   EXPECT_EQ(error.code(), Code::kShape);
   EXPECT_STREQ(error.what(), "the KV cache holds at most 4 tokens; it has 3 and got 2 more");
 }

@@ -6,9 +6,11 @@
 
 namespace cleave::inline nn {
 
-std::pair<Tensor, Tensor> KvCache::extend(const void* layer, const Tensor& k, const Tensor& v,
+std::pair<Tensor, Tensor> KvCache::extend(std::string_view layer, const Tensor& k, const Tensor& v,
                                           at::ScalarType type) {
-  Entry& entry = entries_[layer];
+  auto found = entries_.find(layer);
+  if (found == entries_.end()) found = entries_.emplace(layer, Entry{}).first;
+  Entry& entry = found->second;
   if (!entry.k.defined()) {
     entry.k = at::empty({k.size(0), k.size(1), capacity_, k.size(3)}, k.options().dtype(type));
     entry.v = at::empty_like(entry.k);
@@ -22,7 +24,7 @@ std::pair<Tensor, Tensor> KvCache::extend(const void* layer, const Tensor& k, co
   return {entry.k.narrow(2, 0, entry.length), entry.v.narrow(2, 0, entry.length)};
 }
 
-int64_t KvCache::length(const void* layer) const {
+int64_t KvCache::length(std::string_view layer) const {
   const auto found = entries_.find(layer);
   return found == entries_.end() ? 0 : found->second.length;
 }

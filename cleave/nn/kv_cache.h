@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include <ATen/core/Tensor.h>
@@ -16,11 +18,12 @@ class KvCache {
   explicit KvCache(int64_t capacity) : capacity_(capacity) {}
 
   /// Appends k and v [B, H, T, K] of a layer, stored as `type`. Returns views [B, H, S, K] of all
-  /// its tokens so far. `layer` is the entry's key. Throws Error(kShape) when the cache is full.
-  std::pair<Tensor, Tensor> extend(const void* layer, const Tensor& k, const Tensor& v,
+  /// its tokens so far. `layer` is the layer's path, one for each attention of the model. Throws
+  /// Error(kShape) when the cache is full.
+  std::pair<Tensor, Tensor> extend(std::string_view layer, const Tensor& k, const Tensor& v,
                                    at::ScalarType type);
   /// Number of tokens of a layer so far.
-  [[nodiscard]] int64_t length(const void* layer) const;
+  [[nodiscard]] int64_t length(std::string_view layer) const;
   /// Number of tokens so far. Valid between forward passes, when all layers have the same number.
   [[nodiscard]] int64_t length() const;
   /// For beam search: sequence i becomes a copy of the old sequence rows[i], in every layer.
@@ -36,7 +39,7 @@ class KvCache {
     int64_t length = 0;
   };
   int64_t capacity_;
-  std::map<const void*, Entry> entries_;
+  std::map<std::string, Entry, std::less<>> entries_;
 };
 
 }  // namespace cleave::inline nn

@@ -178,11 +178,7 @@ EvalSum RankModel::eval_pass(std::span<const Batch> batches) {
 }
 
 double RankModel::expert_seconds() const {
-  double sum = 0;
-  for (const Axis& axis : {parallelized_.axes.ep, parallelized_.axes.copies}) {
-    if (axis.group()) sum += axis.group()->seconds();
-  }
-  return sum;
+  return parallelized_.axes.ep.seconds() + parallelized_.axes.copies.seconds();
 }
 
 GradientNorm RankModel::gradient_norm() const {

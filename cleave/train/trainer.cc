@@ -197,10 +197,7 @@ Trainer::StepSums Trainer::sum_over_ranks(const PassResult& pass, const Batch& b
 /// Seconds in collectives so far.
 double Trainer::collective_seconds() const {
   double sum = 0;
-  for (const MeshDim& d : mesh_.dims()) {
-    const auto& group = mesh_[d.name].group();
-    if (group) sum += group->seconds();
-  }
+  for (const MeshDim& d : mesh_.dims()) sum += mesh_[d.name].seconds();
   return sum + rank_.expert_seconds();
 }
 

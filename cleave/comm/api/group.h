@@ -21,6 +21,8 @@ struct Call {
   std::span<const int64_t> shape;  ///< logical (whole) shape, the same on every rank; may be empty
 };
 
+class AsyncGroup;
+
 /// One rank's handle on a group of ranks, over raw contiguous memory.
 ///
 /// Collectives are called by all members in the same order. Sums add in rank order (fp32
@@ -44,9 +46,8 @@ class Group {
     return ranks_;
   }  ///< world ranks, ascending
 
-  /// Seconds that this rank has spent in the group's collectives; the caller adds them.
-  [[nodiscard]] double seconds() const { return seconds_; }
-  void add_seconds(double seconds) { seconds_ += seconds; }
+  /// This group if it can also run collectives asynchronously, else null.
+  [[nodiscard]] virtual AsyncGroup* async() { return nullptr; }
 
   /// Returns when all members have called it.
   virtual void barrier(const Call& call) = 0;
@@ -83,7 +84,6 @@ class Group {
   std::string name_;
   int rank_;
   std::vector<int> ranks_;
-  double seconds_ = 0;
 };
 
 }  // namespace cleave::inline comm

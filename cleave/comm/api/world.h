@@ -9,6 +9,8 @@
 
 namespace cleave::inline comm {
 
+class Device;
+
 /// One rank's connection to all ranks of a job, over any transport.
 class World {
  public:
@@ -33,6 +35,9 @@ class World {
 
   /// Records this rank's training step for error messages ("step 37"). Cheap; never waits.
   virtual void note_step(int64_t step) = 0;
+
+  /// From now on, groups of this rank run collectives of device memory on `device`.
+  virtual void use_device(std::shared_ptr<Device> device) = 0;
 
   /// Records the command that resumes the job after a failure, for the launcher's message. Rank 0
   /// calls this.

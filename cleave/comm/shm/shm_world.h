@@ -43,7 +43,7 @@ class ShmWorld : public World {
 
   /// Groups made from now on also accept memory of this rank's device. Either all ranks have a
   /// device or none.
-  void use_device(std::shared_ptr<Device> device) { device_ = std::move(device); }
+  void use_device(std::shared_ptr<Device> device) override { device_ = std::move(device); }
 
  private:
   /// This rank's access to a segment.

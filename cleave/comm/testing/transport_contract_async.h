@@ -15,14 +15,14 @@ struct StartedSum {
   std::shared_ptr<Values> data;
   std::shared_future<void> done;
 
-  void get() const { dynamic_cast<AsyncGroup&>(*group).await(done); }
+  void get() const { group->async()->await(done); }
 };
 
 inline StartedSum start_sum(const std::shared_ptr<Group>& group, int rank, int64_t count,
                             const char* site) {
   auto data =
       std::make_shared<Values>(DType::kF32, count, [&](int64_t i) { return number(rank, i); });
-  auto& async = dynamic_cast<AsyncGroup&>(*group);
+  AsyncGroup& async = *group->async();
   return {.group = group, .data = data, .done = async.start([group, data, count, site] {
             group->all_reduce(data->data(), data->data(), count, DType::kF32, ReduceOp::kSum,
                               call(site));
@@ -66,7 +66,7 @@ TEST_P(TransportContract, CallAfterStartedOnes_ComesAfterThemOnEveryRank) {
     const auto group = contract::all(world);
     for (int round = 0; round < 20; ++round) {
       const auto sum = contract::start_sum(group, world.rank(), 1000, "first");
-      dynamic_cast<AsyncGroup&>(*group).await_started();
+      group->async()->await_started();
       group->barrier(contract::call("second"));
       EXPECT_TRUE(*sum.data == contract::sum_of(2, 1000));
     }
