@@ -1,12 +1,17 @@
 #include "cleave/comm/bootstrap/rendezvous_protocol.h"
 
 #include <cerrno>
+#include <cstring>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 namespace cleave::inline comm {
+
+void Token::wipe() {
+  explicit_bzero(data(), size());
+}
 
 bool is_same(const Token& a, const Token& b) {
   auto difference = std::byte{0};

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,10 +27,12 @@ struct Token : std::array<std::byte, 32> {
     for (size_t i = 0; i < size(); ++i) (*this)[i] = other.byte(i);
     return *this;
   }
+  /// Byte `i`, read by itself.
   [[nodiscard]] std::byte byte(size_t i) const {
     return static_cast<const volatile std::byte*>(data())[i];
   }
-  void wipe() { explicit_bzero(data(), size()); }
+  /// Overwrites it with zeros.
+  void wipe();
   ~Token() { wipe(); }
 };
 
