@@ -38,7 +38,8 @@ class LargeJob {
   std::vector<Environment> environments_;  // before the others, which refer to it
 
  public:
-  explicit LargeJob(int num_ranks, double timeout_s = 60) : environments_(num_ranks) {
+  explicit LargeJob(int num_ranks, double timeout_s = 60)
+      : environments_(static_cast<size_t>(num_ranks)) {
     reserve_descriptors(int64_t{3} * num_ranks, "this test");
     const int pid = getpid();
     const std::string host =

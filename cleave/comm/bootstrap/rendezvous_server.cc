@@ -4,6 +4,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <list>
 #include <memory>
 #include <sys/epoll.h>
@@ -42,7 +43,7 @@ class RendezvousServer {
         membership_(environment.world_size),
         members_(world_size_),
         endpoints_(world_size_) {
-    reserve_descriptors(world_size_ + kNumSpare,
+    reserve_descriptors(static_cast<int64_t>(world_size_ + kNumSpare),
                         str("rank 0 of a job of ", world_size_, " ranks on several hosts"));
     CLEAVE_CHECK(epoll_.is_open() && control(EPOLL_CTL_ADD, listener_.get(), EPOLLIN), Code::kIo,
                  "epoll: ", std::strerror(errno));
