@@ -6,12 +6,15 @@
 #include <cstdlib>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <sstream>
 #include <string>
 #include <string_view>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <system_error>
+
+#include "cleave/base/error.h"
 
 namespace cleave::inline base {
 namespace {
@@ -155,6 +158,22 @@ bool has_address_space(int64_t bytes) {
   if (at == MAP_FAILED) return false;
   munmap(at, size);
   return true;
+}
+
+void reserve_descriptors(int64_t count, std::string_view user) {
+  constexpr int64_t kSpare = 64;  // for what the program opens later
+  std::error_code ignored;
+  const auto num_open =
+      std::distance(fs::directory_iterator("/proc/self/fd", ignored), fs::directory_iterator());
+  const auto needed = static_cast<rlim_t>(count + num_open + kSpare);
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
+  CLEAVE_CHECK(limit.rlim_max >= needed, Code::kUsage, user, " needs ", needed,
+               " open files and sockets; the hard limit is ", limit.rlim_max,
+               " (ulimit -Hn); let the administrator raise it, or start fewer ranks");
+  limit.rlim_cur = limit.rlim_max;
+  CLEAVE_CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0, Code::kUsage, user, " needs ", needed,
+               " open files and sockets, but the soft limit cannot be raised; set ulimit -n");
 }
 
 int64_t peak_rss_bytes() {

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string_view>
 
 namespace cleave::inline base {
 
@@ -33,6 +34,11 @@ std::optional<AvailableMemory> available_memory(const std::filesystem::path& roo
 /// Whether the process can still map `bytes` of address space, which `ulimit -v` may limit. The
 /// mapping is released again.
 bool has_address_space(int64_t bytes);
+
+/// Makes sure that the process can open `count` more files or sockets: raises the soft limit
+/// (RLIMIT_NOFILE) to the hard one if it is too low. Throws Error(kUsage) if the hard limit is too
+/// low for `user`, e.g. "a job of 4096 ranks".
+void reserve_descriptors(int64_t count, std::string_view user);
 
 /// Peak resident memory of this process so far, in bytes.
 int64_t peak_rss_bytes();

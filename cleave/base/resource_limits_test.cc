@@ -2,6 +2,7 @@
 #include "cleave/base/resource_limits.h"
 
 #include <fstream>
+#include <string>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "cleave/base/error.h"
 #include "tests/support/temp_folder.h"
 
 namespace cleave::resource_limits_test {
@@ -164,6 +166,32 @@ TEST(AddressSpace, Limit_LeavesWhatIsBelowIt) {
     const int64_t before = mapped_bytes();
     const bool holds = has_address_space(80 * kMiB) && !has_address_space(120 * kMiB);
     _exit(is_set && holds && mapped_bytes() == before ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+// In a child process, because the limit stays set.
+TEST(Descriptors, SoftLimit_IsRaisedAndAHardLimitReported) {
+  const pid_t child = fork();
+  if (child == 0) {
+    const int next = dup(0);  // about as many are open
+    const auto most = static_cast<rlim_t>(next + 300);
+    const rlimit limit{.rlim_cur = most - 280, .rlim_max = most};
+    const bool is_set = next >= 0 && setrlimit(RLIMIT_NOFILE, &limit) == 0;
+    reserve_descriptors(100, "a job");
+    rlimit raised{};
+    getrlimit(RLIMIT_NOFILE, &raised);
+    std::string text;
+    try {
+      reserve_descriptors(1000, "a job");
+    } catch (const Error& error) {
+      text = error.what();
+    }
+    const std::string want = str("the hard limit is ", most, " (ulimit -Hn)");
+    const bool is_named = text.rfind("a job needs ", 0) == 0 && text.find(want) != text.npos;
+    _exit(is_set && raised.rlim_cur == most && is_named ? 0 : 1);
   }
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);

@@ -1,11 +1,19 @@
 #include "cleave/comm/bootstrap/membership.h"
 
+#include <span>
 #include <unistd.h>
 
 #include "cleave/base/str.h"
 #include "cleave/comm/shm/segment_layout.h"
 
 namespace cleave::inline comm {
+
+std::string ranks_text(const std::vector<int>& ranks) {
+  constexpr size_t kMaxListed = 16;  // of more, half as many are named
+  if (ranks.size() <= kMaxListed) return list_text(ranks);
+  return str(list_text(std::span(ranks).first(kMaxListed / 2)), ", ... (", ranks.size(),
+             " in total)");
+}
 
 Membership::Membership(int world_size) : names_(static_cast<size_t>(world_size)) {
   names_[0] = str("pid ", getpid());
@@ -38,11 +46,12 @@ std::string Membership::add(const RankInfo& info, const std::string& where) {
 }
 
 std::string Membership::missing() const {
-  std::string ranks;
+  std::vector<int> ranks;
   for (size_t rank = 0; rank < names_.size(); ++rank) {
-    if (names_[rank].empty()) ranks += str(ranks.empty() ? "" : ", ", rank);
+    if (names_[rank].empty()) ranks.push_back(static_cast<int>(rank));
   }
-  return str("rank(s) ", ranks, " of ", names_.size(), " did not join; start all ranks");
+  return str("rank(s) ", ranks_text(ranks), " of ", names_.size(),
+             " did not join; start all ranks");
 }
 
 }  // namespace cleave::inline comm

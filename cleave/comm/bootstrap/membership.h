@@ -14,6 +14,9 @@ struct RankInfo {
   int32_t job_rank = 0;  ///< among the ranks of all hosts
 };
 
+/// "1, 3", or of more than 16 ranks "1, 2, 3, 4, 5, 6, 7, 8, ... (230 in total)".
+std::string ranks_text(const std::vector<int>& ranks);
+
 /// Ranks registered so far. Rank 0 keeps it during rendezvous.
 class Membership {
  public:
@@ -29,7 +32,8 @@ class Membership {
   [[nodiscard]] const std::string& name(int rank) const {
     return names_[static_cast<size_t>(rank)];
   }
-  /// The missing ranks, as "rank(s) 1, 3 of 4 did not join; start all ranks".
+  /// The missing ranks, as "rank(s) 1, 3 of 4 did not join; start all ranks", as
+  /// ranks_text() lists them.
   [[nodiscard]] std::string missing() const;
 
  private:

@@ -320,6 +320,9 @@ std::shared_ptr<SharedSegment> inherited_segment(const Environment& environment)
 
 /// connect() for ranks on several hosts.
 std::unique_ptr<World> connect_over_hosts(Environment environment, const RankOptions& options) {
+  CLEAVE_CHECK(environment.world_size <= kMaxRanks, Code::kUsage,
+               "WORLD_SIZE=", environment.world_size, "; choose at most ", kMaxRanks,
+               " ranks: each keeps connections to all others, and their state");
   const auto network = host_network(environment, options);
   try {
     if (network) network->find_rendezvous(environment);

@@ -18,6 +18,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kRetry{20};
+// All ranks of a large job may connect at the same time; the kernel may allow fewer.
+constexpr int kBacklog = 4096;
 // A lost connection request is retried sooner than the kernel would.
 constexpr std::chrono::milliseconds kAttempt{2000};
 
@@ -162,7 +164,7 @@ Descriptor listen_at(const HostAddress& address) {
   const int on = 1;
   setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   const bool listens =
-      bind(fd.get(), address.raw(), address.size()) == 0 && listen(fd.get(), 512) == 0;
+      bind(fd.get(), address.raw(), address.size()) == 0 && listen(fd.get(), kBacklog) == 0;
   if (!listens && errno == EADDRINUSE) return Descriptor();
   CLEAVE_CHECK(listens, Code::kIo, "listening at ", address.text(), ": ", std::strerror(errno),
                "; MASTER_ADDR must be an address of the host of rank 0");

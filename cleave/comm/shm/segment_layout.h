@@ -30,7 +30,7 @@ enum class Op : uint8_t {
 
 /// Sizes of a shared segment. They belong to its version, as the algorithms of the collectives do:
 /// a segment of another version is rejected.
-inline constexpr uint32_t kLayoutVersion = 6;
+inline constexpr uint32_t kLayoutVersion = 7;
 inline constexpr uint64_t kJobMagic = 0x636c656176650000U + kLayoutVersion;
 inline constexpr int kMaxRanks = 512;         // per shared segment
 inline constexpr int kNumGroupsPerRank = 64;  // capacity for groups
