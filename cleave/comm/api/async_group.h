@@ -13,6 +13,7 @@ namespace cleave::inline comm {
 /// one sequence, so a mismatch is detected as for any other call.
 class AsyncGroup : public Group {
  public:
+  /// This group: its collectives may run asynchronously.
   [[nodiscard]] AsyncGroup* async() final { return this; }
   /// Queues `call`, which calls collectives of this group, on the group's helper thread; calls run
   /// in the order in which they were started. The future holds what `call` throws. `call` must own
