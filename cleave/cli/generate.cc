@@ -1,8 +1,11 @@
+#include <string_view>
+
 #include "cleave/base/error.h"
 #include "cleave/base/log.h"
 #include "cleave/cli/inference.h"
 #include "cleave/cli/prompts.h"
 #include "cleave/generate/options.h"
+#include "cleave/generate/settings.h"
 
 namespace cleave::cli {
 namespace {
@@ -19,7 +22,7 @@ void check_chat(const GenerateOptions& options) {
   CLEAVE_CHECK(options.tp <= 1, Code::kUsage, "--chat runs on one rank; omit --tp ", options.tp);
 }
 
-void check(const GenerateOptions& options, const Flags& flags) {
+void check(const GenerateOptions& options) {
   CLEAVE_CHECK(options.chat || !options.prompts.empty() || !options.prompt_ids.empty(),
                Code::kUsage,
                "no prompt; give --prompt TEXT, --prompt-file FILE (- is stdin), --prompt-ids 1,2,3 "
@@ -29,18 +32,32 @@ void check(const GenerateOptions& options, const Flags& flags) {
                "--num-return-sequences is ", options.num_return_sequences,
                ", more than --num-beams ", options.num_beams,
                "; raise --num-beams or give --do-sample");
-  for (const char* name : {"temperature", "top-k", "top-p"}) {
-    if (flags.is_given(name) && !options.do_sample) {
-      log_warning("--", name, " has no effect without --do-sample");
-    }
-  }
+  CLEAVE_CHECK(options.temperature >= kLeastTemperature, Code::kUsage, "--temperature ",
+               options.temperature, " must be 0 (the likeliest token) or at least ",
+               kLeastTemperature);
   check_inference(options);
+}
+
+/// Temperature 0 is greedy decoding, also with --do-sample. Warns of flags without effect.
+void settle_sampling(GenerateOptions& options, const Flags& flags) {
+  const bool is_greedy = options.temperature == 0;
+  if (is_greedy) {
+    options.do_sample = false;
+    options.temperature = 1;
+  }
+  for (const char* name : {"temperature", "top-k", "top-p"}) {
+    if (!flags.is_given(name) || options.do_sample) continue;
+    if (is_greedy && std::string_view(name) == "temperature") continue;
+    log_warning("--", name, " has no effect ",
+                is_greedy ? "at --temperature 0" : "without --do-sample");
+  }
 }
 
 void prepare(GenerateOptions& options, const Flags& flags) {
   if (!options.prompt_file.empty()) read_prompt_file(&options);
   if (options.chat && !flags.is_given("max-new-tokens")) options.max_new_tokens = kChatTokens;
-  check(options, flags);
+  settle_sampling(options, flags);
+  check(options);
 }
 
 }  // namespace

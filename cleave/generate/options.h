@@ -114,8 +114,9 @@ inline std::vector<Row> search_rows(GenerateOptions& o) {
 inline std::vector<Row> sampling_rows(GenerateOptions& o) {
   return {
       {&o.do_sample, "do-sample", "", "sample tokens by their probability", "off", {}, kMustMatch},
-      {&o.temperature, "temperature", "X", "divides the logits; below 1 favors likely tokens",
-       "1.0", Limits{1e-6, 1e6}, kMustMatch},
+      {&o.temperature, "temperature", "X",
+       "divides the logits; below 1 favors likely tokens; 0 takes the likeliest (no sampling)",
+       "1.0", Limits{0, 1e6}, kMustMatch},
       {&o.top_k, "top-k", "N", "sample from the N likeliest tokens; 0 is off", "", kTokens,
        kMustMatch},
       {&o.top_p, "top-p", "P", "sample from the likeliest tokens with total probability P", "1.0",

@@ -349,6 +349,20 @@ TEST_F(Options, SamplingFlagsWithoutSampling_AreWarnedAbout) {
   EXPECT_EQ(ran.exit_code, 0);
 }
 
+TEST_F(Options, TemperatureZero_IsGreedyDecoding) {
+  const json options = generate({"--prompt", "a", "--do-sample", "--temperature", "0"});
+  EXPECT_EQ(options["do-sample"], false);
+  EXPECT_EQ(options["temperature"], 1);
+  RunResult ran = run_fake({"generate", "--model", in("model"), "--prompt", "a", "--do-sample",
+                            "--temperature", "0", "--top-k", "5"});
+  EXPECT_EQ(ran.err, "cleave: warning: --top-k has no effect at --temperature 0\n");
+  EXPECT_EQ(ran.exit_code, 0);
+  ran = run_fake({"generate", "--model", in("model"), "--prompt", "a", "--temperature", "1e-40"});
+  EXPECT_EQ(ran.err,
+            "cleave: --temperature 1e-40 must be 0 (the likeliest token) or at least 1e-06\n");
+  EXPECT_EQ(ran.exit_code, 2);
+}
+
 TEST_F(Options, OneRankOnAGpu_RunsInThisProcess) {
   EXPECT_EQ(train({"--device", "cuda"})["device"], "cuda");
   EXPECT_EQ(generate({"--prompt", "a", "--device", "cuda", "--tp", "1"})["device"], "cuda");

@@ -50,15 +50,15 @@ struct AuthRequest {
 
 /// Where a rank accepts connections.
 struct Endpoint {
-  uint32_t size;  ///< of the address; 0: on the host of rank 0, at that port
-  int32_t port;   ///< 0: it accepts none, and needs no endpoints of others
-  std::byte address[28];
+  uint32_t size = 0;  ///< of the address; 0: on the host of rank 0, at that port
+  int32_t port = 0;   ///< 0: it accepts none, and needs no endpoints of others
+  std::byte address[28]{};
 };
 
 /// The second message of a rank to rank 0.
 struct JoinRequest {
   RankInfo info;
-  uint64_t job;  ///< job_hash()
+  uint64_t job = 0;  ///< job_hash()
   Endpoint endpoint;
 };
 
