@@ -12,6 +12,8 @@
 #include "cleave/comm/launch/failure.h"
 #include "cleave/data/dataset.h"
 #include "cleave/data/order.h"
+#include "cleave/generate/continuous_batch.h"
+#include "cleave/generate/generate.h"
 #include "cleave/mesh/job.h"
 #include "cleave/mesh/mesh.h"
 #include "cleave/model/model.h"

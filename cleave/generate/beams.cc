@@ -3,7 +3,6 @@
 #include <limits>
 #include <numeric>
 
-#include "cleave/base/clock.h"
 #include "cleave/base/philox.h"
 #include "cleave/generate/processors.h"
 #include "cleave/generate/search.h"
@@ -193,8 +192,9 @@ void update_finished(PromptBeams& beams, const std::vector<Step>& steps, const S
   for (size_t i = 0; i < std::min(num_beams, steps.size()); ++i) {
     const Step& step = steps[i];
     if (!step.is_end || step.log_prob <= kExcluded / 2) continue;
-    beams.finished.push_back({with(beams.running[step.beam].new_ids, step.id),
-                              search.score_of(static_cast<double>(step.log_prob), num_new)});
+    beams.finished.push_back(
+        {with(beams.running[step.beam].new_ids, step.id),
+         score_of(static_cast<double>(step.log_prob), num_new, search.settings)});
   }
   std::stable_sort(beams.finished.begin(), beams.finished.end(),
                    [](const Sequence& a, const Sequence& b) { return a.score > b.score; });
@@ -210,7 +210,7 @@ bool can_improve(const PromptBeams& beams, const Search& search, size_t num_new,
   const bool at_full_length =
       settings.early_stopping == EarlyStopping::kNever && settings.length_penalty > 0;
   const size_t length = at_full_length ? static_cast<size_t>(search.most_new[prompt]) : num_new;
-  const double best = search.score_of(static_cast<double>(beams.running[0].log_prob), length);
+  const double best = score_of(static_cast<double>(beams.running[0].log_prob), length, settings);
   return best > worst;
 }
 
@@ -223,7 +223,9 @@ void advance(PromptBeams& beams, std::vector<Step>& steps, const Search& search,
   }
   bool is_any_running = false;
   for (Step& step : steps) {
-    step.is_end = search.is_end(prompt, with(beams.running[step.beam].new_ids, step.id));
+    step.is_end =
+        ends_sequence(search.prompts[prompt], with(beams.running[step.beam].new_ids, step.id),
+                      search.most_new[prompt], search.settings);
     is_any_running = is_any_running || !step.is_end;
   }
   const size_t num_new = beams.running[0].new_ids.size() + 1;
@@ -256,33 +258,31 @@ std::vector<Sequence> unfinished(const PromptBeams& beams, size_t count) {
   return out;
 }
 
-Generation results_of(std::vector<PromptBeams>& all, const Search& search) {
-  Generation out;
+std::vector<std::vector<Sequence>> results_of(std::vector<PromptBeams>& all, const Search& search) {
+  std::vector<std::vector<Sequence>> out;
   for (PromptBeams& beams : all) {
-    auto& sequences = out.prompts.emplace_back(std::move(beams.finished));
+    auto& sequences = out.emplace_back(std::move(beams.finished));
     const auto wanted = static_cast<size_t>(search.settings.num_return_sequences);
     if (sequences.size() > wanted) sequences.resize(wanted);
     const std::vector<Sequence> missing = unfinished(beams, wanted - sequences.size());
     sequences.insert(sequences.end(), missing.begin(), missing.end());
-    for (const Sequence& s : sequences) out.num_tokens += static_cast<int64_t>(s.ids.size());
   }
-  out.seconds = monotonic_s() - search.start_s;
   return out;
 }
 
 }  // namespace
 
-Generation search_beams(Decoder& decoder, const Search& search) {
+std::vector<std::vector<Sequence>> search_beams(Decoder& decoder, const Search& search,
+                                                const std::function<void()>& on_first) {
   const int64_t num_beams = search.settings.num_beams;
   const auto num_ends = static_cast<int64_t>(search.settings.eos_ids.size());
   const int64_t limit = std::max<int64_t>(2, 1 + num_ends) * num_beams;
   std::vector<PromptBeams> all = first_beams(search);
   Scores scores = decoder.prefill(num_beams);
-  double first_token_s = 0;
   for (uint64_t round = 0;; ++round) {
     to_sums(scores, all, search, std::max<int64_t>(2, 1 + num_ends));
     auto steps = best_steps(scores, search, round, limit);
-    if (round == 0) first_token_s = monotonic_s() - search.start_s;
+    if (round == 0) on_first();
     std::vector<int64_t> rows;
     Ids next;
     bool is_any_running = false;
@@ -299,9 +299,7 @@ Generation search_beams(Decoder& decoder, const Search& search) {
     decoder.reorder(rows);
     scores = decoder.step(next);
   }
-  Generation out = results_of(all, search);
-  out.first_token_s = first_token_s;
-  return out;
+  return results_of(all, search);
 }
 
 }  // namespace cleave::inline generation

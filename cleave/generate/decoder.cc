@@ -33,26 +33,19 @@ Decoder::Decoder(Model& model, const Axis& tp, const std::vector<Ids>& prompts,
 Scores Decoder::prefill(int64_t copies) {
   const auto num_prompts = static_cast<int64_t>(prompts_.size());
   const Tensor ids = at::zeros({num_prompts, length_}, at::kLong);
-  const Tensor first = at::zeros({num_prompts}, at::kLong);
+  first_ = at::zeros({num_prompts}, at::kLong);
   for (int64_t p = 0; p < num_prompts; ++p) {
     const Ids& prompt = prompts_[static_cast<size_t>(p)];
     const int64_t begin = length_ - static_cast<int64_t>(prompt.size());
-    first[p] = begin;
+    first_[p] = begin;
     std::copy(prompt.begin(), prompt.end(), ids.data_ptr<int64_t>() + p * length_ + begin);
-  }
-  if (first.any().item<bool>()) {
-    first_ = first;
-    key_mask_ = at::arange(cache_.capacity()).ge(first.unsqueeze(1)).to(device_);
   }
   Scores scores = run(ids);
   if (num_seen_ <= rotary_switch_) ids_ = ids.repeat_interleave(copies, 0);
   if (copies == 1) return scores;
   cache_.repeat_rows(copies);
   scores.values = scores.values.repeat_interleave(copies, 0);
-  if (first_.defined()) {
-    first_ = first_.repeat_interleave(copies, 0);
-    key_mask_ = key_mask_.repeat_interleave(copies, 0);
-  }
+  first_ = first_.repeat_interleave(copies, 0);
   return scores;
 }
 
@@ -76,16 +69,35 @@ void Decoder::reorder(const std::vector<int64_t>& rows) {
   if (ids_.defined()) ids_ = ids_.index_select(0, from);
 }
 
+void Decoder::join(const std::vector<int64_t>& kept, const Decoder* others,
+                   int64_t max_new_tokens) {
+  std::vector<KvCache::Part> parts;
+  std::vector<Tensor> real_tokens;  // of each sequence
+  const auto add = [&](const Decoder& from, const Tensor& rows) {
+    const Tensor first = from.first_.index_select(0, rows);
+    parts.push_back({from.cache_, rows.to(device_), first.min().item<int64_t>()});
+    real_tokens.push_back(from.num_seen_ - first);
+  };
+  if (!kept.empty()) add(*this, at::tensor(kept, at::kLong));
+  if (others != nullptr) add(*others, at::arange(others->first_.size(0)));
+  const Tensor lengths = at::cat(real_tokens);
+  const int64_t num_seen = lengths.max().item<int64_t>();
+  cache_ = KvCache::joined(parts, num_seen + max_new_tokens);
+  first_ = num_seen - lengths;
+  num_seen_ = num_seen;
+}
+
 Scores Decoder::run(const Tensor& ids) {
   const int64_t num_tokens = ids.size(1);
   Context context;
   context.cache = &cache_;
-  if (first_.defined()) {
-    // On the CPU: reading the largest from a GPU would wait for it. Finished sequences stay in the
-    // batch, possibly beyond the model's last position.
+  if (first_.any().item<bool>()) {
+    // Finished sequences stay in the batch, possibly beyond the model's last position.
     const Tensor next = at::arange(num_seen_, num_seen_ + num_tokens);
-    context.positions = (next - first_.unsqueeze(1)).clamp(0, model_.facts().max_positions - 1);
-    context.key_mask = key_mask_.narrow(1, 0, num_seen_ + num_tokens);
+    const Tensor first = first_.unsqueeze(1);
+    context.positions = (next - first).clamp(0, model_.facts().max_positions - 1);
+    // Padding attends to itself.
+    context.first_key = at::minimum(first, next).to(device_);
   }
   num_seen_ += num_tokens;
   const std::vector<Layer*> layers = model_.sequence();

@@ -28,6 +28,13 @@ class Decoder {
   /// Makes sequence i continue from the cache of sequence rows[i].
   void reorder(const std::vector<int64_t>& rows);
 
+  /// Whether join() can be called: not with longrope, where sequences depend on each other.
+  [[nodiscard]] bool takes_others() const { return rotary_switch_ == 0; }
+  /// Keeps the sequences `kept`, at least one if `others` is null, and appends all sequences of
+  /// `others`, a decoder of the same model. Padding that no sequence needs is dropped. Then step()
+  /// may be called `max_new_tokens` times.
+  void join(const std::vector<int64_t>& kept, const Decoder* others, int64_t max_new_tokens);
+
  private:
   /// Runs the next ids [R, T] of all sequences.
   Scores run(const Tensor& ids);
@@ -38,8 +45,7 @@ class Decoder {
   std::vector<Ids> prompts_;
   int64_t length_ = 0;  // of the longest prompt
   KvCache cache_;
-  Tensor first_;     // [R] first real position of each sequence; undefined if all are 0
-  Tensor key_mask_;  // [R, cache capacity] true = not padding; undefined without padding
+  Tensor first_;  // [R] int64 on the CPU: the first real position of each sequence
   int64_t num_seen_ = 0;
   int64_t rotary_switch_ = 0;
   Tensor ids_;  // [R, num_seen_] ids with padding while the rotary frequencies may still change

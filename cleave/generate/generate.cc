@@ -7,11 +7,10 @@
 
 #include "cleave/base/clock.h"
 #include "cleave/base/philox.h"
+#include "cleave/generate/continuous_batch.h"
 #include "cleave/generate/search.h"
 
 namespace cleave::inline generation {
-namespace {
-
 void check_settings(const GenerateSettings& s) {
   CLEAVE_CHECK(s.max_new_tokens >= 1, Code::kUsage, "max_new_tokens=", s.max_new_tokens,
                " must be at least 1");
@@ -25,6 +24,8 @@ void check_settings(const GenerateSettings& s) {
   CLEAVE_CHECK(s.temperature >= kLeastTemperature && std::isfinite(s.temperature), Code::kUsage,
                "temperature=", s.temperature, " must be at least ", kLeastTemperature,
                "; turn do_sample off for greedy decoding");
+  CLEAVE_CHECK(s.max_sequences >= 1, Code::kUsage, "max_sequences=", s.max_sequences,
+               " must be at least 1");
   CLEAVE_CHECK(s.top_k >= 0, Code::kUsage, "top_k=", s.top_k, " must be 0 (off) or more");
   CLEAVE_CHECK(s.top_p > 0 && s.top_p <= 1, Code::kUsage, "top_p=", s.top_p, " must be in (0, 1]");
   CLEAVE_CHECK(s.repetition_penalty > 0 && std::isfinite(s.repetition_penalty), Code::kUsage,
@@ -33,8 +34,7 @@ void check_settings(const GenerateSettings& s) {
                "no_repeat_ngram_size=", s.no_repeat_ngram_size, " must be 0 (off) or more");
 }
 
-/// Checks prompt `number` (from 1) and returns how many new ids fit after it.
-int64_t check_prompt(const Ids& prompt, size_t number, const ModelFacts& facts) {
+int64_t check_prompt(const Ids& prompt, int64_t number, const ModelFacts& facts) {
   CLEAVE_CHECK(!prompt.empty(), Code::kUsage, "prompt ", number, " has no ids; give at least one");
   for (const int64_t id : prompt) {
     CLEAVE_CHECK(id >= 0 && id < facts.vocab_size, Code::kShape, "prompt ", number, " has id ", id,
@@ -46,16 +46,15 @@ int64_t check_prompt(const Ids& prompt, size_t number, const ModelFacts& facts) 
   return most_new_ids(prompt, facts.max_positions);
 }
 
-}  // namespace
-
-bool Search::is_end(size_t prompt, const Ids& new_ids) const {
-  if (static_cast<int64_t>(new_ids.size()) >= most_new[prompt]) return true;
+bool ends_sequence(const Ids& prompt, const Ids& new_ids, int64_t most_new,
+                   const GenerateSettings& settings) {
+  if (static_cast<int64_t>(new_ids.size()) >= most_new) return true;
   const Ids& ends = settings.eos_ids;
   if (std::find(ends.begin(), ends.end(), new_ids.back()) != ends.end()) return true;
-  return settings.ends_text && settings.ends_text(prompts[prompt], new_ids);
+  return settings.ends_text && settings.ends_text(prompt, new_ids);
 }
 
-double Search::score_of(double log_prob, size_t num_new) const {
+double score_of(double log_prob, size_t num_new, const GenerateSettings& settings) {
   return log_prob / std::pow(static_cast<double>(num_new), settings.length_penalty);
 }
 
@@ -65,22 +64,96 @@ double uniform_number(uint64_t key, uint64_t element, uint64_t step) {
   return static_cast<double>(wide >> 11) * 0x1p-53;
 }
 
-Generation generate(Model& model, const Axis& tp, const std::vector<Ids>& prompts,
-                    const GenerateSettings& settings, const OnToken& on_token) {
-  // Cheaper than NoGradGuard: libtorch does not track versions of views.
+namespace {
+
+/// Collects the results of a call of generate(), which end in any order, and reports them in order.
+class Results {
+ public:
+  Results(size_t num_prompts, const OnPrompt& on_prompt)
+      : on_prompt_(on_prompt), is_finished_(num_prompts) {
+    out_.prompts.resize(num_prompts);
+  }
+
+  void note_first_token() {
+    if (out_.first_token_s == 0) out_.first_token_s = monotonic_s() - start_s_;
+  }
+
+  void add(size_t prompt, std::vector<Sequence> sequences) {
+    for (const Sequence& s : sequences) out_.num_tokens += static_cast<int64_t>(s.ids.size());
+    out_.seconds = monotonic_s() - start_s_;
+    out_.prompts[prompt] = std::move(sequences);
+    is_finished_[prompt] = true;
+    for (; num_reported_ < is_finished_.size() && is_finished_[num_reported_]; ++num_reported_) {
+      if (on_prompt_) on_prompt_(static_cast<int64_t>(num_reported_), out_);
+    }
+  }
+
+  Generation take() { return std::move(out_); }
+
+ private:
+  const OnPrompt& on_prompt_;
+  std::vector<bool> is_finished_;
+  size_t num_reported_ = 0;
+  double start_s_ = monotonic_s();
+  Generation out_;
+};
+
+void continue_prompts(ContinuousBatch& batch, const std::vector<Ids>& prompts,
+                      const OnToken& on_token, Results& results) {
+  for (const Ids& prompt : prompts) batch.add(prompt, on_token);
+  while (!batch.is_idle()) {
+    std::vector<FinishedPrompt> finished = batch.step();
+    results.note_first_token();
+    for (FinishedPrompt& done : finished) {
+      results.add(static_cast<size_t>(done.prompt), std::move(done.sequences));
+    }
+  }
+}
+
+/// Prompts with beams run in batches: all of a batch end before the next ones start.
+void search_prompts(Model& model, const Axis& tp, const std::vector<Ids>& prompts,
+                    const GenerateSettings& settings, Results& results) {
   const c10::InferenceMode inference;
-  check_settings(settings);
-  CLEAVE_CHECK(!prompts.empty(), Code::kUsage, "no prompt was given; give at least one");
-  Search search{.prompts = prompts, .settings = settings, .most_new = {}, .start_s = monotonic_s()};
+  std::vector<int64_t> most_new;
   for (size_t p = 0; p < prompts.size(); ++p) {
-    const auto number = static_cast<size_t>(settings.first_prompt) + p + 1;
-    search.most_new.push_back(
+    const int64_t number = settings.first_prompt + static_cast<int64_t>(p) + 1;
+    most_new.push_back(
         std::min(settings.max_new_tokens, check_prompt(prompts[p], number, model.facts())));
   }
-  const int64_t most_new = *std::max_element(search.most_new.begin(), search.most_new.end());
-  Decoder decoder(model, tp, prompts, most_new);
-  return settings.num_beams > 1 ? search_beams(decoder, search)
-                                : continue_sequences(decoder, search, on_token);
+  const auto size =
+      static_cast<size_t>(std::max<int64_t>(1, settings.max_sequences / settings.num_beams));
+  for (size_t first = 0; first < prompts.size(); first += size) {
+    const size_t end = std::min(first + size, prompts.size());
+    const std::vector<Ids> batch(prompts.begin() + static_cast<ptrdiff_t>(first),
+                                 prompts.begin() + static_cast<ptrdiff_t>(end));
+    GenerateSettings own = settings;
+    own.first_prompt += static_cast<int64_t>(first);
+    const Search search{.prompts = batch,
+                        .settings = own,
+                        .most_new = {most_new.begin() + static_cast<ptrdiff_t>(first),
+                                     most_new.begin() + static_cast<ptrdiff_t>(end)}};
+    Decoder decoder(model, tp, batch,
+                    *std::max_element(search.most_new.begin(), search.most_new.end()));
+    auto found = search_beams(decoder, search, [&] { results.note_first_token(); });
+    for (size_t p = first; p < end; ++p) results.add(p, std::move(found[p - first]));
+  }
+}
+
+}  // namespace
+
+Generation generate(Model& model, const Axis& tp, const std::vector<Ids>& prompts,
+                    const GenerateSettings& settings, const OnToken& on_token,
+                    const OnPrompt& on_prompt) {
+  check_settings(settings);
+  CLEAVE_CHECK(!prompts.empty(), Code::kUsage, "no prompt was given; give at least one");
+  Results results(prompts.size(), on_prompt);
+  if (settings.num_beams > 1) {
+    search_prompts(model, tp, prompts, settings, results);
+  } else {
+    ContinuousBatch batch(model, tp, settings);
+    continue_prompts(batch, prompts, on_token, results);
+  }
+  return results.take();
 }
 
 }  // namespace cleave::inline generation

@@ -11,7 +11,10 @@ namespace cleave::inline generation {
   return max_positions - static_cast<int64_t>(prompt.size()) + 1;
 }
 
-/// Continues prompts with a model on `tp`: by greedy decoding, sampling, or beam search.
+/// Continues prompts with a model on `tp`: by greedy decoding, sampling, or beam search. Up to
+/// settings.max_sequences sequences run together; those that end make room for further prompts (see
+/// ContinuousBatch), with beams when all prompts of a batch have ended. `on_prompt` gets the
+/// results in the order of the prompts, as soon as they are known.
 ///
 /// Collective: all ranks call it with the same arguments and get the same result. Scores over the
 /// vocabulary are not gathered; ranks exchange only their best candidates. Prompts may differ in
@@ -22,6 +25,7 @@ namespace cleave::inline generation {
 /// Throws Error(kUsage) for inconsistent settings or an empty prompt, Error(kShape) for an id
 /// outside the vocabulary or a prompt longer than the model's positions.
 Generation generate(Model& model, const Axis& tp, const std::vector<Ids>& prompts,
-                    const GenerateSettings& settings, const OnToken& on_token = {});
+                    const GenerateSettings& settings, const OnToken& on_token = {},
+                    const OnPrompt& on_prompt = {});
 
 }  // namespace cleave::inline generation

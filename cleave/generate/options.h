@@ -24,6 +24,7 @@ struct GenerateOptions : RunOptions {
   std::string prompt_file;                       ///< the front end reads it into the other two
   std::vector<std::vector<int64_t>> prompt_ids;  ///< token ids, instead of texts
   int64_t max_new_tokens = 64;
+  int64_t batch_size = 64;  ///< sequences that run together
   int64_t num_beams = 1;
   int64_t num_return_sequences = 1;
   double length_penalty = 1.0;
@@ -89,6 +90,9 @@ inline Section rank_section(RunOptions& o) {
 inline std::vector<Row> search_rows(GenerateOptions& o) {
   return {{&o.max_new_tokens, "max-new-tokens", "N", "maximum number of new tokens",
            "64; with --chat 512", kLength, kMustMatch},
+          {&o.batch_size, "batch-size", "N",
+           "sequences that run together; those that end make room for waiting prompts", "",
+           kSequences, kMustMatch},
           {&o.num_beams, "num-beams", "N", "beams of beam search; 1 is greedy search", "",
            Limits{1, 1024}, kMustMatch},
           {&o.num_return_sequences, "num-return-sequences", "N", "continuations per prompt", "",

@@ -58,17 +58,14 @@ void Printer::next(int64_t id) {
   if (!text.empty()) write(text);
 }
 
-void Printer::finish(const std::vector<Ids>& prompts, const Generation& generation, int64_t first) {
+void Printer::finish(const Ids& prompt, const Generation& generation, int64_t number) {
+  const std::vector<Sequence>& sequences = generation.prompts[static_cast<size_t>(number)];
   if (stream_) {
     write((decoder_ ? decoder_->finish() : "") + "\n");
-    return;
-  }
-  for (size_t p = 0; p < prompts.size(); ++p) {
-    if (options_.json) {
-      print_json(prompts[p], generation.prompts[p], generation);
-    } else {
-      print_text(prompts[p], generation.prompts[p], first + static_cast<int64_t>(p));
-    }
+  } else if (options_.json) {
+    print_json(prompt, sequences, generation);
+  } else {
+    print_text(prompt, sequences, number);
   }
 }
 

@@ -26,8 +26,8 @@ class Printer {
   [[nodiscard]] bool is_streaming() const { return stream_; }
   void begin(const Ids& prompt);
   void next(int64_t id);
-  /// Prints the results of prompts `first`, `first` + 1, ...; ends a stream.
-  void finish(const std::vector<Ids>& prompts, const Generation& generation, int64_t first);
+  /// Prints the results of prompt `number` (from 0); ends a stream.
+  void finish(const Ids& prompt, const Generation& generation, int64_t number);
 
  private:
   void write(const std::string& text);

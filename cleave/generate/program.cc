@@ -16,8 +16,6 @@
 namespace cleave::inline generation {
 namespace {
 
-constexpr int64_t kMaxSequences = 64;  // per batch; more prompts run in several batches
-
 /// With fewer weights per rank, several threads are slower than one.
 constexpr int64_t kMinWeightsForThreads = int64_t{1} << 22;
 
@@ -57,6 +55,7 @@ GenerateSettings settings_of(const GenerateOptions& o, const Runnable& runnable,
                             .top_k = o.top_k,
                             .top_p = o.top_p,
                             .seed = o.seed,
+                            .max_sequences = o.batch_size,
                             .eos_ids = o.eos_id ? Ids{*o.eos_id} : runnable.eos_ids()};
   if (!o.stop.empty()) {
     const auto stops = std::make_shared<StopTexts>(o.stop, tokenizer);
@@ -87,19 +86,17 @@ class TruncatedPrompts {
  public:
   explicit TruncatedPrompts(const Program& program) : program_(program) {}
 
-  void note(const std::vector<Ids>& prompts, const Generation& generation, int64_t first) {
+  void note(size_t prompt, const std::vector<Sequence>& sequences) {
     const Ids& ends = program_.settings.eos_ids;
-    for (size_t p = 0; p < prompts.size(); ++p) {
-      const int64_t capacity = most_new_ids(prompts[p], program_.runnable.facts().max_positions);
-      const auto& sequences = generation.prompts[p];
-      const bool is_truncated =
-          capacity < program_.settings.max_new_tokens &&
-          std::any_of(sequences.begin(), sequences.end(), [&](const Sequence& s) {
-            return static_cast<int64_t>(s.ids.size()) == capacity &&
-                   std::find(ends.begin(), ends.end(), s.ids.back()) == ends.end();
-          });
-      if (is_truncated && ++count_ == 1) first_ = static_cast<size_t>(first) + p;
-    }
+    const int64_t capacity =
+        most_new_ids(program_.prompts[prompt], program_.runnable.facts().max_positions);
+    const bool is_truncated =
+        capacity < program_.settings.max_new_tokens &&
+        std::any_of(sequences.begin(), sequences.end(), [&](const Sequence& s) {
+          return static_cast<int64_t>(s.ids.size()) == capacity &&
+                 std::find(ends.begin(), ends.end(), s.ids.back()) == ends.end();
+        });
+    if (is_truncated && ++count_ == 1) first_ = prompt;
   }
 
   /// Warns in one line about all of them.
@@ -129,32 +126,28 @@ ConfigFingerprint fingerprint_of(const Program& program) {
   return fingerprint;
 }
 
-/// Runs the prompts in batches. Only rank 0 prints.
+/// Runs the prompts. Only rank 0 prints.
 void run_rank(const Program& program, const Axis& tp) {
   const GenerateOptions& o = program.options;
   const auto model = program.runnable.load(tp);
   choose_threads(*model, o.threads_per_rank);
-  const int64_t sequences_each = o.num_beams > 1 ? o.num_beams : o.num_return_sequences;
   const auto num_prompts = static_cast<int64_t>(program.prompts.size());
   Printer printer(o, num_prompts * o.num_return_sequences, program.tokenizer);
-  const bool prints = tp.rank() == 0;
-  OnToken on_token;
-  if (prints && printer.is_streaming()) {
-    printer.begin(program.prompts.front());
-    on_token = [&](int64_t, int64_t, int64_t id) { printer.next(id); };
-  }
   TruncatedPrompts truncated(program);
-  const int64_t batch_size = std::max<int64_t>(1, kMaxSequences / sequences_each);
-  for (int64_t first = 0; first < num_prompts; first += batch_size) {
-    const auto begin = program.prompts.begin() + first;
-    const std::vector<Ids> batch(begin, begin + std::min(batch_size, num_prompts - first));
-    GenerateSettings settings = program.settings;
-    settings.first_prompt = first;
-    const Generation generation = generate(*model, tp, batch, settings, on_token);
-    if (!prints) continue;
-    printer.finish(batch, generation, first);
-    truncated.note(batch, generation, first);
+  OnToken on_token;
+  OnPrompt on_prompt;
+  if (tp.rank() == 0) {
+    if (printer.is_streaming()) {
+      printer.begin(program.prompts.front());
+      on_token = [&](int64_t, int64_t, int64_t id) { printer.next(id); };
+    }
+    on_prompt = [&](int64_t prompt, const Generation& so_far) {
+      const auto p = static_cast<size_t>(prompt);
+      printer.finish(program.prompts[p], so_far, prompt);
+      truncated.note(p, so_far.prompts[p]);
+    };
   }
+  generate(*model, tp, program.prompts, program.settings, on_token, on_prompt);
   truncated.warn();
 }
 

@@ -35,9 +35,10 @@ struct GenerateSettings {
   int64_t top_k = 50;        ///< 0 = off
   double top_p = 1.0;        ///< in (0, 1]; 1 = off
   uint64_t seed = 0;
-  int64_t first_prompt = 0;  ///< index of the first prompt among all batches, for sampling
-  Ids eos_ids{};             ///< ids that end a sequence
-  EndsText ends_text{};      ///< optional
+  int64_t max_sequences = 64;  ///< sequences that run together; >= 1
+  int64_t first_prompt = 0;    ///< added to the index of each prompt, for sampling
+  Ids eos_ids{};               ///< ids that end a sequence
+  EndsText ends_text{};        ///< optional
 };
 
 /// One continuation.
@@ -46,11 +47,11 @@ struct Sequence {
   double score = 0;  ///< sum of log-probabilities / length^length_penalty
 };
 
-/// The results of a batch of prompts.
+/// The results of a call of generate().
 struct Generation {
   std::vector<std::vector<Sequence>> prompts{};  ///< the sequences of each prompt, best first
-  int64_t num_tokens = 0;                        ///< new ids of all sequences
-  double seconds = 0;                            ///< from the call to the last id
+  int64_t num_tokens = 0;                        ///< new ids of all sequences that have ended
+  double seconds = 0;                            ///< from the call to the last id of these
   double first_token_s = 0;                      ///< from the call to the first id
 
   /// New tokens of all sequences per second.
@@ -62,5 +63,8 @@ struct Generation {
 /// Called with each new id: index of the prompt, index of the sequence of that prompt, id. Beam
 /// search does not call it, since beams change until the end.
 using OnToken = std::function<void(int64_t prompt, int64_t sequence, int64_t id)>;
+
+/// Called when a prompt and all before it have ended: its index, and the results so far.
+using OnPrompt = std::function<void(int64_t prompt, const Generation& so_far)>;
 
 }  // namespace cleave::inline generation

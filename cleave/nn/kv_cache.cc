@@ -1,5 +1,7 @@
 #include "cleave/nn/kv_cache.h"
 
+#include <algorithm>
+
 #include <ATen/ATen.h>
 
 #include "cleave/base/error.h"
@@ -53,6 +55,36 @@ void KvCache::repeat_rows(int64_t copies) {
       *t = repeated;
     }
   }
+}
+
+KvCache KvCache::joined(const std::vector<Part>& parts, int64_t capacity) {
+  KvCache out(capacity);
+  int64_t num_rows = 0;
+  int64_t length = 0;
+  for (const Part& part : parts) {
+    num_rows += part.rows.size(0);
+    length = std::max(length, part.cache.length() - part.skipped);
+  }
+  for (const auto& [layer, first] : parts.front().cache.entries_) {
+    Entry& entry = out.entries_[layer];
+    entry.length = length;
+    for (Tensor Entry::*side : {&Entry::k, &Entry::v}) {
+      const Tensor& like = first.*side;
+      entry.*side = at::empty({num_rows, like.size(1), capacity, like.size(3)}, like.options());
+      int64_t row = 0;
+      for (const Part& part : parts) {
+        const Tensor& from = part.cache.entries_.at(layer).*side;
+        const int64_t tokens = part.cache.length() - part.skipped;
+        const Tensor to = (entry.*side).narrow(0, row, part.rows.size(0));
+        // Masked values count with the weight 0, so they must be finite.
+        to.narrow(2, 0, length - tokens).zero_();
+        to.narrow(2, length - tokens, tokens)
+            .copy_(from.narrow(2, part.skipped, tokens).index_select(0, part.rows));
+        row += part.rows.size(0);
+      }
+    }
+  }
+  return out;
 }
 
 }  // namespace cleave::inline nn

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -31,6 +32,16 @@ class KvCache {
   void reorder(const Tensor& rows);
   /// Repeats each sequence `copies` times in place, for several continuations of one prompt.
   void repeat_rows(int64_t copies);
+
+  /// Sequences of a cache for joined().
+  struct Part {
+    const KvCache& cache;
+    Tensor rows;          ///< [N] int64: which sequences, on the device of the cache
+    int64_t skipped = 0;  ///< leading tokens that these sequences do not need
+  };
+  /// A cache of the sequences of all parts, in order. All end at the same token; those with fewer
+  /// tokens than the longest begin with zeros.
+  static KvCache joined(const std::vector<Part>& parts, int64_t capacity);
   [[nodiscard]] int64_t capacity() const { return capacity_; }
 
  private:

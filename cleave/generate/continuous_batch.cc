@@ -1,0 +1,178 @@
+#include "cleave/generate/continuous_batch.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "cleave/base/philox.h"
+#include "cleave/generate/generate.h"
+#include "cleave/generate/processors.h"
+#include "cleave/generate/search.h"
+
+namespace cleave::inline generation {
+namespace {
+
+/// Prompts start together when this part of the batch is free: each start reads all weights once
+/// more and copies the cache.
+constexpr int64_t kStartShare = 8;
+
+}  // namespace
+
+ContinuousBatch::ContinuousBatch(Model& model, const Axis& tp, GenerateSettings settings)
+    : model_(model), tp_(tp), settings_(std::move(settings)) {
+  check_settings(settings_);
+  CLEAVE_CHECK(settings_.num_beams == 1, Code::kUsage, "num_beams=", settings_.num_beams,
+               ": a continuous batch has no beam search; call generate()");
+}
+
+int64_t ContinuousBatch::add(Ids prompt, OnToken on_token) {
+  const int64_t index = num_added_;
+  const int64_t room = check_prompt(prompt, settings_.first_prompt + index + 1, model_.facts());
+  prompts_[index] = {.ids = std::move(prompt),
+                     .on_token = std::move(on_token),
+                     .most_new = std::min(settings_.max_new_tokens, room)};
+  waiting_.push_back(index);
+  ++num_added_;
+  return index;
+}
+
+std::vector<FinishedPrompt> ContinuousBatch::step() {
+  // Cheaper than NoGradGuard: libtorch does not track versions of views.
+  const c10::InferenceMode inference;
+  if (starts_prompts()) {
+    start_prompts();
+  } else if (!rows_.empty()) {
+    continue_rows();
+  }
+  if (running_rows().empty()) rows_.clear();
+  return std::exchange(finished_, {});
+}
+
+bool ContinuousBatch::starts_prompts() const {
+  if (waiting_.empty()) return false;
+  const auto num_running = static_cast<int64_t>(running_rows().size());
+  if (num_running == 0) return true;
+  if (!decoder_->takes_others()) return false;
+  const int64_t copies = settings_.num_return_sequences;
+  const int64_t wanted = std::min(static_cast<int64_t>(waiting_.size()) * copies,
+                                  std::max<int64_t>(1, settings_.max_sequences / kStartShare));
+  return settings_.max_sequences - num_running >= std::max(wanted, copies);
+}
+
+void ContinuousBatch::start_prompts() {
+  const int64_t copies = settings_.num_return_sequences;
+  const std::vector<int64_t> kept = running_rows();
+  const int64_t room = settings_.max_sequences - static_cast<int64_t>(kept.size());
+  // More sequences per prompt than fit run as well, one prompt at a time.
+  const auto count = static_cast<size_t>(std::max<int64_t>(1, room / copies));
+  std::vector<Ids> prompts;
+  std::vector<Row> fresh;
+  while (!waiting_.empty() && prompts.size() < count) {
+    const int64_t index = waiting_.front();
+    waiting_.pop_front();
+    const Ids& ids = prompts.emplace_back(prompts_.at(index).ids);
+    for (int64_t s = 0; s < copies; ++s) {
+      fresh.push_back({.prompt = index, .sequence = s, .ids = ids});
+    }
+  }
+  std::vector<Row> rows;
+  for (const int64_t r : kept) rows.push_back(std::move(rows_[static_cast<size_t>(r)]));
+  Decoder decoder(model_, tp_, prompts, most_steps(fresh));
+  accept(choose(decoder.prefill(copies), fresh), fresh);
+  rows.insert(rows.end(), fresh.begin(), fresh.end());
+  rows_ = std::move(rows);
+  if (kept.empty()) {
+    decoder_.emplace(std::move(decoder));
+  } else {
+    decoder_->join(kept, &decoder, most_steps(rows_));
+  }
+}
+
+void ContinuousBatch::continue_rows() {
+  drop_ended_rows();
+  Ids next;
+  // Ended rows continue with any id; the result is ignored.
+  for (const Row& row : rows_) next.push_back(row.is_done ? 0 : row.new_ids.back());
+  accept(choose(decoder_->step(next), rows_), rows_);
+}
+
+void ContinuousBatch::drop_ended_rows() {
+  const std::vector<int64_t> kept = running_rows();
+  if (2 * kept.size() > rows_.size() || !decoder_->takes_others()) return;
+  std::vector<Row> rows;
+  for (const int64_t r : kept) rows.push_back(std::move(rows_[static_cast<size_t>(r)]));
+  rows_ = std::move(rows);
+  decoder_->join(kept, nullptr, most_steps(rows_));
+}
+
+std::vector<int64_t> ContinuousBatch::running_rows() const {
+  std::vector<int64_t> out;
+  for (size_t r = 0; r < rows_.size(); ++r) {
+    if (!rows_[r].is_done) out.push_back(static_cast<int64_t>(r));
+  }
+  return out;
+}
+
+int64_t ContinuousBatch::most_steps(const std::vector<Row>& rows) const {
+  int64_t most = 0;
+  for (const Row& row : rows) {
+    if (row.is_done) continue;
+    most =
+        std::max(most, prompts_.at(row.prompt).most_new - static_cast<int64_t>(row.new_ids.size()));
+  }
+  return most;
+}
+
+std::vector<Choice> ContinuousBatch::choose(const Scores& raw, const std::vector<Row>& rows) const {
+  Scores scores = raw;
+  if (has_processors(settings_) || settings_.do_sample) scores = raw.copy();
+  if (has_processors(settings_)) {
+    std::vector<Ids> ids;
+    for (const Row& row : rows) ids.push_back(row.ids);
+    apply_processors(scores, ids, settings_);
+  }
+  if (!settings_.do_sample) return best_choices(scores, raw);
+  warp(scores, settings_, 1);
+  const uint64_t key = stream_key(settings_.seed, "sample");
+  std::vector<double> uniforms;
+  for (const Row& row : rows) {
+    const int64_t element =
+        (settings_.first_prompt + row.prompt) * settings_.num_return_sequences + row.sequence;
+    uniforms.push_back(uniform_number(key, static_cast<uint64_t>(element), row.new_ids.size()));
+  }
+  return sampled_choices(scores, raw, uniforms);
+}
+
+void ContinuousBatch::accept(const std::vector<Choice>& choices, std::vector<Row>& rows) {
+  for (size_t r = 0; r < rows.size(); ++r) {
+    Row& row = rows[r];
+    if (row.is_done) continue;
+    const auto [id, log_prob] = choices[r];
+    row.ids.push_back(id);
+    row.new_ids.push_back(id);
+    row.log_prob += log_prob;
+    const Prompt& prompt = prompts_.at(row.prompt);
+    if (prompt.on_token) prompt.on_token(row.prompt, row.sequence, id);
+    row.is_done = ends_sequence(prompt.ids, row.new_ids, prompt.most_new, settings_);
+    if (row.is_done) end(row);
+  }
+}
+
+void ContinuousBatch::end(const Row& row) {
+  Prompt& prompt = prompts_.at(row.prompt);
+  prompt.ended.push_back(
+      {.sequence = row.sequence,
+       .result = {.ids = row.new_ids,
+                  .score = score_of(row.log_prob, row.new_ids.size(), settings_)}});
+  if (static_cast<int64_t>(prompt.ended.size()) < settings_.num_return_sequences) return;
+  // Equal ones in the order in which they were begun.
+  std::sort(prompt.ended.begin(), prompt.ended.end(), [](const Ended& a, const Ended& b) {
+    return a.result.score != b.result.score ? a.result.score > b.result.score
+                                            : a.sequence < b.sequence;
+  });
+  FinishedPrompt& done =
+      finished_.emplace_back(FinishedPrompt{.prompt = row.prompt, .sequences = {}});
+  for (Ended& ended : prompt.ended) done.sequences.push_back(std::move(ended.result));
+  prompts_.erase(row.prompt);
+}
+
+}  // namespace cleave::inline generation
