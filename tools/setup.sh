@@ -15,7 +15,9 @@ BUILD_PACKAGES=(g++ cmake ninja-build ccache pkg-config unzip python3 python3-pi
   nlohmann-json3-dev libcli11-dev libicu-dev libpcre2-dev libsentencepiece-dev libxxhash-dev libhwy-dev zlib1g-dev
   libgtest-dev libgmock-dev)
 # strace traces the files that are opened; patchelf makes the wheel; MPI is the engine between hosts.
-TEST_PACKAGES=(strace patchelf libopenmpi-dev openmpi-bin libmpich-dev mpich)
+# python3-venv makes the environment of tests/requirements.txt.
+TEST_PACKAGES=(strace patchelf libopenmpi-dev openmpi-bin libmpich-dev mpich python3-venv)
+PAGE_PACKAGES=(chromium)  # opens the pages that Cleave writes; Ubuntu has no such package
 RELEASE_PACKAGES=(valgrind)  # finds uninitialized memory
 LINT_PACKAGES=(clang-format-14 clang-tidy-14 shellcheck git)
 FUZZ_PACKAGES=(clang-14)
@@ -181,12 +183,13 @@ ensure_cuda() {
   exec {lock}>&-
 }
 
-# Sets SITE_PYTHON to the Python of a virtual environment that has exactly the packages of tools/site/requirements.txt.
-ensure_site_tools() {
-  local pins=tools/site/requirements.txt cache folder lock python
+# ensure_venv NAME PINS SIZE: sets VENV_PYTHON to the Python of a virtual environment in the cache that has exactly the
+# packages of the file PINS.
+ensure_venv() {
+  local name=$1 pins=$2 size=$3 cache folder lock python
   cache=$(cache_folder)
-  folder=$cache/site-$(cksum <"$pins" | cut -d ' ' -f 1)
-  SITE_PYTHON=$folder/bin/python
+  folder=$cache/$name-$(cksum <"$pins" | cut -d ' ' -f 1)
+  VENV_PYTHON=$folder/bin/python
   [ -e "$folder/complete" ] && return
   mkdir -p "$cache"
   exec {lock}>"$cache/lock"
@@ -197,10 +200,10 @@ ensure_site_tools() {
       [ -z "$python" ] || ! "$python" -c 'import ensurepip, venv' 2>/dev/null || break
     done
     [ -n "$python" ] || fail "python3 cannot make a virtual environment; install python3-venv"
-    say "fetching MkDocs (about 30 MB, once) into $folder"
+    say "fetching the packages of $pins (about $size, once) into $folder"
     # No rename at the end: an environment does not work under another name.
     "$python" -m venv --clear "$folder"
-    "$SITE_PYTHON" -m pip install --quiet --disable-pip-version-check --retries 2 --no-deps --only-binary=:all: \
+    "$VENV_PYTHON" -m pip install --quiet --disable-pip-version-check --retries 2 --no-deps --only-binary=:all: \
       -r "$pins" || fail "could not fetch the packages of $pins; is the network (or pip's index) reachable? Only the" \
       "first run needs it"
     touch "$folder/complete"

@@ -1,7 +1,7 @@
 // Every way to train (NxD's calls, NxDPPModel, OSLO's, the notebook's layers, a custom loop) with
-// every kind of parallelism, in fp32 with the default kernels. Oracle: the same batch on one rank,
-// with libtorch's kernels, where nothing is summed over ranks. Unsupported pairs are refused before
-// the first step: pairing_refusals_test.cc.
+// every kind of parallelism, in fp32 and bf16 with the default kernels. Oracle: the same batch on
+// one rank, with libtorch's kernels, where nothing is summed over ranks. Unsupported pairs are
+// refused before the first step: pairing_refusals_test.cc.
 #include "tests/support/pairings.h"
 
 #include <algorithm>
@@ -15,6 +15,8 @@
 
 #include "cleave/compat/oslo.h"
 #include "cleave/runtime/kernel_switches.h"
+#include "tests/support/golden.h"
+#include "tests/support/rounding.h"
 
 namespace cleave::pairings::pairings_test {
 namespace {
@@ -48,7 +50,8 @@ struct Record {
   std::map<std::string, Tensor> weights;
 };
 
-Record run_on_one_rank(Facade facade, double max_norm, at::ScalarType type) {
+/// `type` is that of weights, moments and activations, which start as numbers of the type `start`.
+Record run_on_one_rank(Facade facade, double max_norm, at::ScalarType type, at::ScalarType start) {
   Record record;
   run_ranks(1, [&](World& world) {
     at::get_num_threads();
@@ -56,7 +59,9 @@ Record run_on_one_rank(Facade facade, double max_norm, at::ScalarType type) {
     initialize_model_parallel(world, {});
     const Net net = net_of(facade, kLayouts[0], Axis());
     net.root->name_tree();
-    for (const auto& p : net.root->parameters()) p->set_leaf(p->initial_value(kSeed, type));
+    for (const auto& p : net.root->parameters()) {
+      p->set_leaf(p->initial_value(kSeed, start).to(type));
+    }
     Optimizer optimizer(net.root->parameters(), optimizer_options());
     for (int64_t step = 0; step < kSteps; ++step) {
       const Tensor loss = net.loss_of(ids_of(step), Axis());
@@ -82,30 +87,44 @@ double largest(const std::vector<double>& a, const std::vector<double>& b) {
   return most;
 }
 
-/// One rank's numbers, and a bound on their difference from another order of the same fp32 sums.
-/// Their distance from fp64 is the error of one order; the bound is 16 times that. A gradient that
-/// is counted twice or left out differs by thousands of times that.
+/// One rank's numbers, and a bound on their difference from another order of the same sums.
+///
+/// Its distance from fp64 is the error of one order. In fp32 the bound is 16 times that: a gradient
+/// that is counted twice or left out differs by thousands of times that. In bf16, where every
+/// gradient is rounded to 8 bits, it is that of tests/support/rounding.h, for weights by the norm
+/// of each tensor: the largest element's rounding is as large as a step.
 struct Want {
+  at::ScalarType type;
   Record record;
   double loss_tolerance = 0, norm_tolerance = 0, weight_tolerance = 0;
+  std::map<std::string, double> norm_tolerances;  ///< of weights in bf16
 
-  Want(Facade facade, double max_norm) {
+  Want(Facade facade, double max_norm, at::ScalarType t) : type(t) {
     set_plain_kernels("all");
-    record = run_on_one_rank(facade, max_norm, at::kFloat);
-    const Record exact = run_on_one_rank(facade, max_norm, at::kDouble);
+    record = run_on_one_rank(facade, max_norm, type, type);
+    const bool is_narrow = type == at::kBFloat16;
+    const Record exact =
+        run_on_one_rank(facade, max_norm, at::kDouble, is_narrow ? type : at::kDouble);
     set_plain_kernels("");
-    // The distance may be small by chance, so the bound is at least one rounding error of the
-    // value.
-    const double rounding = std::ldexp(1, -24);
-    loss_tolerance =
-        16 * std::max(largest(record.losses, exact.losses), rounding * exact.losses[0]);
-    norm_tolerance = 16 * std::max(largest(record.norms, exact.norms), rounding * exact.norms[0]);
-    double error = rounding;
+    loss_tolerance = tolerance(largest(record.losses, exact.losses), exact.losses[0]);
+    norm_tolerance = tolerance(largest(record.norms, exact.norms), exact.norms[0]);
+    double error = 0;
     for (const auto& [name, weight] : record.weights) {
-      const double most = (weight - exact.weights.at(name)).abs().max().item<double>();
-      error = std::max(error, most);
+      const Tensor& precise = exact.weights.at(name);
+      error = std::max(error, test::largest_difference(weight, precise));
+      norm_tolerances[name] =
+          test::norm_rounding_bound((weight - precise).norm().item<double>(),
+                                    test::unit_roundoff(type) * precise.norm().item<double>());
     }
-    weight_tolerance = 16 * error;
+    weight_tolerance = tolerance(error, 1);
+  }
+
+ private:
+  /// The distance may be small by chance, so one rounding error of the value counts too.
+  [[nodiscard]] double tolerance(double error, double value) const {
+    const double rounding = test::unit_roundoff(type) * value;
+    return type == at::kBFloat16 ? test::rounding_bound(error, rounding)
+                                 : 16 * std::max(error, rounding);
   }
 };
 
@@ -113,8 +132,13 @@ void expect_weights(const Want& want, const Parameters& parameters) {
   for (const auto& p : parameters) {
     const Tensor part = p->part_of(want.record.weights.at(p->name()));
     if (part.numel() == 0) continue;
-    EXPECT_LE((p->leaf().detach() - part).abs().max().item<double>(), want.weight_tolerance)
-        << p->name();
+    EXPECT_EQ(p->leaf().scalar_type(), want.type) << p->name();
+    const Tensor off = (p->leaf().detach() - part).to(at::kDouble);
+    if (want.type == at::kBFloat16) {
+      EXPECT_LE(off.norm().item<double>(), want.norm_tolerances.at(p->name())) << p->name();
+    } else {
+      EXPECT_LE(off.abs().max().item<double>(), want.weight_tolerance) << p->name();
+    }
   }
 }
 
@@ -149,7 +173,7 @@ void train_with_nxd(Facade facade, const Layout& layout, double max_norm, const 
   const Axis& dp = get_data_parallel_group();
   const Net net = net_of(facade, layout, tp);
   shard(net, layout, dp);
-  nxd::move_model_to_device(*net.root, at::kCPU, {.seed = kSeed});
+  nxd::move_model_to_device(*net.root, at::kCPU, {.seed = kSeed, .dtype = want.type});
   const Parameters parameters = net.root->parameters();
   const auto optimizer = optimizer_of(parameters, layout, dp);
   Seen seen{want, dp};
@@ -178,6 +202,7 @@ void train_with_nxd_pipeline(Facade facade, const Layout& layout, double max_nor
                              },
                          .broadcast_and_average_loss = true,
                          .seed = kSeed,
+                         .dtype = want.type,
                          .use_zero1_optimizer = layout.sharding == Sharding::kZero1,
                          .auto_partition = true});
   const Parameters parameters = model.local_parameters();
@@ -202,7 +227,7 @@ void train_with_oslo(const Layout& layout, double max_norm, const Want& want, Wo
   if (layout.sharding == Sharding::kFsdp) {
     for (Layer* layer : model.model().sequence()) fully_shard(*layer, dp);
   }
-  materialize(model.model(), {.seed = kSeed});
+  materialize(model.model(), {.seed = kSeed, .dtype = want.type});
   const auto optimizer = optimizer_of(model.parameters(), layout, dp);
   Seen seen{want, dp};
   for (int64_t step = 0; step < kSteps; ++step) {
@@ -232,7 +257,8 @@ void train_by_hand(const Layout& layout, double max_norm, const Want& want, Worl
   net.root->name_tree();
   PipelineModel pipeline(net.sequence, mesh["pp"]);
   shard(net, layout, dp);
-  for (Layer* layer : pipeline.local_layers()) materialize(*layer, {.seed = kSeed});
+  for (Layer* layer : pipeline.local_layers())
+    materialize(*layer, {.seed = kSeed, .dtype = want.type});
   const Parameters& parameters = pipeline.parameters();
   const auto optimizer = optimizer_of(parameters, layout, dp, &pipeline);
   const double share = 1.0 / (layout.parts * dp.size());
@@ -266,11 +292,11 @@ void train_by_hand(const Layout& layout, double max_norm, const Want& want, Worl
   expect_weights(want, parameters);
 }
 
-class Pairings : public testing::TestWithParam<std::tuple<Facade, double>> {};
+class Pairings : public testing::TestWithParam<std::tuple<Facade, double, at::ScalarType>> {};
 
 TEST_P(Pairings, OnEveryLayout_GiveLossNormAndWeightsOfOneRank) {
-  const auto [facade, max_norm] = GetParam();
-  const Want want(facade, max_norm);
+  const auto [facade, max_norm, type] = GetParam();
+  const Want want(facade, max_norm, type);
   for (const Layout& layout : kLayouts) {
     // OSLO's configuration supports neither, and the notebook's layers have no sequence
     // parallelism.
@@ -299,17 +325,20 @@ TEST_P(Pairings, OnEveryLayout_GiveLossNormAndWeightsOfOneRank) {
 
 std::string name_of(const testing::TestParamInfo<Pairings::ParamType>& info) {
   const char* const facades[] = {"Nxd", "Oslo", "Notebook", "OwnLoop"};
-  const auto [facade, max_norm] = info.param;
-  return str(facades[static_cast<size_t>(facade)], std::isinf(max_norm) ? "" : "_Clipped");
+  const auto [facade, max_norm, type] = info.param;
+  return str(facades[static_cast<size_t>(facade)], std::isinf(max_norm) ? "" : "_Clipped",
+             type == at::kBFloat16 ? "_Bf16" : "");
 }
 
+const auto kFacades =
+    testing::Values(Facade::kNxd, Facade::kOslo, Facade::kNotebook, Facade::kCustomLoop);
+
 // The norms are between 0.5 and 10, so 0.25 always clips.
-INSTANTIATE_TEST_SUITE_P(Facades, Pairings,
-                         testing::Combine(testing::Values(Facade::kNxd, Facade::kOslo,
-                                                          Facade::kNotebook, Facade::kCustomLoop),
-                                          testing::Values(std::numeric_limits<double>::infinity(),
-                                                          0.25)),
-                         &name_of);
+INSTANTIATE_TEST_SUITE_P(
+    Facades, Pairings,
+    testing::Combine(kFacades, testing::Values(std::numeric_limits<double>::infinity(), 0.25),
+                     testing::Values(at::kFloat, at::kBFloat16)),
+    &name_of);
 
 }  // namespace
 }  // namespace cleave::pairings::pairings_test

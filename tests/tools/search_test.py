@@ -17,6 +17,7 @@ import confirm  # noqa: E402
 import kinds  # noqa: E402
 import models  # noqa: E402
 import program  # noqa: E402
+import quantized  # noqa: E402
 import runs  # noqa: E402
 import shrink  # noqa: E402
 import tensor_file  # noqa: E402
@@ -219,6 +220,64 @@ class Tolerances(unittest.TestCase):
         for name, value in (("lr", 1.1e-3), ("tokens", 9)):
             with self.assertRaises(program.Failure):
                 list(runs.metric_differences([{**row, name: value}], [row], bounds))
+
+
+class Quantized(unittest.TestCase):
+    def test_int4_groups_are_decoded_and_a_wrong_code_is_found(self):
+        # Two rows of one group: element i of the first is i - 8 and i - 20, which 4 bits hold exactly and not.
+        rows = [[i % 16 - 8 for i in range(32)], [float(i - 20) for i in range(32)]]
+        step = 31 / 15
+        codes = [i % 16 * 17 for i in range(16)]
+        codes += [round(i / step) | round((i + 16) / step) << 4 for i in range(16)]
+        stored = {"w.int4": ([2, 16], codes), "w.int4_scales": ([2, 1], [1.0, step]), "w.int4_mins": ([2, 1], [8.0, 20.0])}
+        original = {"w": ([2, 32], rows[0] + rows[1]), "norm": ([1], [1.0])}
+        self.assertEqual(quantized.decoded_int4([2, 16], codes, [1.0, step], [8.0, 20.0])[1][:32], rows[0])
+        self.assertEqual(quantized.check_int4(original, stored), 1)
+        for place in (0, 15, 16, 31):
+            wrong = list(codes)
+            wrong[place] = wrong[place] >> 4 | (wrong[place] & 15) << 4  # elements i and i + 16 exchanged
+            wrong[place] ^= 2
+            with self.assertRaises(program.Failure):
+                quantized.check_int4(original, {**stored, "w.int4": ([2, 16], wrong)})
+
+    def test_turned_int4_matrix_is_compared_by_columns(self):
+        columns = [[(7 * i + c) % 15 - 7 for i in range(32)] for c in range(2)]
+        for column in columns:
+            column[0] = -8  # of the largest magnitude: the scale is 1
+        codes = [(c[i] + 8) | (c[i + 16] + 8) << 4 for c in columns for i in range(16)]
+        stored = {"w.int4_t": ([2, 16], codes), "w.int4_scales": ([2, 1], [1.0, 1.0])}
+        values = [columns[c][i] for i in range(32) for c in range(2)]
+        self.assertEqual(quantized.check_int4({"w": ([32, 2], values)}, stored), 1)
+        with self.assertRaises(program.Failure):
+            quantized.check_int4({"w": ([32, 2], values[::-1])}, stored)
+
+    def test_gguf_bound_is_half_a_step(self):
+        row = [127.0, *[i / 2 for i in range(31)]]
+        self.assertAlmostEqual(quantized.gguf_bound("q8_0", row, "fp32"), 0.5 + 127 / 2048, delta=1e-4)
+        self.assertEqual(quantized.gguf_bound("bf16", row, "bf16"), 0)
+        self.assertEqual(quantized.gguf_bound("fp32", row, "fp16"), 0)
+        self.assertEqual(quantized.gguf_bound("q8_0", row[:5], "fp32"), 127 / 2048 + 2.0**-24)
+        original = {"x.weight": ([1, 32], row)}
+        quantized.check_gguf(original, {"x.weight": ([1, 32], [round(x) for x in row])}, "q8_0", "fp32")
+        with self.assertRaises(program.Failure):
+            quantized.check_gguf(original, {"x.weight": ([1, 32], row[::-1])}, "q8_0", "fp32")
+        with self.assertRaises(program.Failure):
+            quantized.check_gguf(original, {}, "q8_0", "fp32")
+
+
+class Kills(Folder):
+    def test_a_run_ends_after_its_steps_and_of_launched_ranks_one(self):
+        script = "for i in 1 2 3 4 5 6; do echo row >>metrics.jsonl; sleep 0.05; done; wait"
+        metrics = pathlib.Path(self.folder, "metrics.jsonl")
+        for rank, ends in ((None, -9), (1, 0)):
+            metrics.unlink(missing_ok=True)
+            runner = program.Program(self.program(("sleep 9 & sleep 0.1 & " if rank else "") + script), self.folder)
+            killer = kinds.Killer(self.folder, 2, rank and 0)
+            ended = runner.run("train", watch=killer)
+            self.assertTrue(killer.has_killed)
+            self.assertEqual(ended.code, ends, ended.err)
+            self.assertLess(ended.seconds, 5)
+            self.assertEqual(len(metrics.read_text().splitlines()) < 6, rank is None)
 
 
 class CommandLine(Folder):

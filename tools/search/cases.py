@@ -419,6 +419,83 @@ def convert(rng):
     return {"model": model, "data": {"rows": 3, "shortest": 6, "longest": 6}, "math": {}, "layout": {}, "other": {"chain": chain}}
 
 
+def int4(rng):
+    """Matrices in 4 bits. Only those whose inputs are a multiple of 32 are rounded."""
+    model = draw_model(rng, ("llama", "llama", "gpt2"))
+    model.pop("source", None)
+    model["heads"] = rng.choice((1, 2, 4, 4, 8))
+    model["head_dim"] = 32 // model["heads"] * rng.choice((1, 1, 2, 3))
+    model["inter"] = rng.choice((20, 32, 64, 96))
+    model.pop("file_dtype", None)
+    family = models.full(model)["family"]
+    if family in models.DECODERS:
+        model["kv_heads"] = rng.choice([k for k in (1, 2, 4, 8) if k <= model["heads"]])
+        if family != "phi3":
+            model["hidden"] = rng.choice((32, 64, 40))
+    math = {"dtype": rng.choice(("int4", "int4_sym"))}
+    layout = {"tp": rng.choice([n for n in (1, 2, 3, 4) if n <= model["heads"]]), **draw_machine(rng)}
+    other = {"processes": True} if maybe(rng, 0.1) and layout["tp"] > 1 else {}
+    if maybe(rng, 0.4):
+        math["max-new-tokens"] = rng.randint(1, 12)
+        other["prompts"] = draw_prompts(rng, model)
+        return {"model": model, "data": {}, "math": math, "layout": layout, "other": other}
+    math["seq-len"] = rng.choice((8, 12, 24))
+    layout["batch-size"] = rng.randint(1, 9)
+    return {"model": pruned(model, models.DEFAULTS), "data": draw_data(rng, model, 0), "math": math, "layout": layout, "other": other}
+
+
+def gguf(rng):
+    """Families and settings that a GGUF file can hold."""
+    case = generate(rng)
+    model = case["model"]
+    if model.get("family") != "gpt2":
+        model["family"] = rng.choice(("llama", "llama", "qwen2", "qwen3", "mistral"))
+        model["rope"] = rng.choice(("default", "default", "parameters", "linear", "llama3"))
+        for name in ("activation", "mlp_bias", "attention_bias", "window", "experts"):
+            model.pop(name, None)
+    for name in ("activation", "scale_by_layer", "unscaled"):
+        model.pop(name, None)
+    dtype = rng.choice(("", "", "fp32", "bf16", "fp16", "q8_0", "q8_0", "q4_k_m"))
+    if dtype.startswith("q"):
+        model["heads"] = rng.choice((2, 4, 8))
+        model["head_dim"] = 16 if dtype == "q8_0" or maybe(rng, 0.5) else 256 // model["heads"]
+        model["inter"] = rng.choice((64, 96, 50)) if model["head_dim"] == 16 else 256
+        model.pop("hidden", None)
+        if "kv_heads" in model:
+            model["kv_heads"] = rng.choice((1, 2))
+        case["layout"]["tp"] = rng.choice((1, 2))
+    case["other"].update({"dtype": dtype} if dtype else {})
+    case["other"].pop("apart", None)
+    return {**case, "model": pruned(model, models.DEFAULTS)}
+
+
+def verify(rng):
+    model = draw_model(rng, ("llama", "llama", "gpt2", "bert"))
+    if model.get("family") == "bert":
+        model["head"] = rng.choice(("mlm", "classify"))
+    m = models.full(model)
+    layout = {"tp": rng.choice([n for n in (1, 2, 2, 3, 4) if n <= m["heads"]]), "dp": rng.choice((1, 1, 2)), **draw_machine(rng)}
+    if maybe(rng, 0.4):
+        layout["sequence-parallel"] = True
+    math = {"dtype": rng.choice(("fp32", "fp32", "bf16", "fp16", "fp64")), "seed": rng.randrange(100)}
+    other = {"processes": True} if maybe(rng, 0.1) and layout["tp"] * layout["dp"] > 1 else {}
+    return {"model": model, "data": {}, "math": math, "layout": layout, "other": other}
+
+
+def restart(rng):
+    case = resume(rng)
+    other, math = case["other"], case["math"]
+    math["steps"] = rng.randint(4, 8)
+    other.update({"at": rng.randint(1, math["steps"] - 1), "save-every": rng.choice((1, 1, 2, 3))})
+    if maybe(rng, 0.4):
+        other["first"]["async-save"] = True
+    if maybe(rng, 0.4) and set(other["first"]) & {"tp", "dp", "pp"}:
+        other["rank"] = rng.randrange(MAX_RANKS)
+        for name in ("save-every", "async-save", "keep-last"):
+            case["layout"].pop(name, None)
+    return case
+
+
 def names(rng):
     """Files with alternative tensor names, and BERT trunks that become classifiers."""
     model = draw_model(rng, ("bert", "bert", "gpt2", "llama"))
@@ -440,7 +517,8 @@ def names(rng):
 KINDS = {"train": (train, 36), "preset": (preset, 3), "big": (big, 2), "text": (masked_text, 8), "resume": (resume, 7),
          "tune": (tune, 20),
          "launch": (launch, 3), "generate": (generate, 16), "eval": (evaluate, 8), "predict": (predict, 4),
-         "convert": (convert, 5), "names": (names, 4), "extreme": (extreme.draw, 6)}
+         "convert": (convert, 5), "int4": (int4, 5), "gguf": (gguf, 5), "verify": (verify, 4), "restart": (restart, 4),
+         "names": (names, 4), "extreme": (extreme.draw, 6)}
 
 
 def draw(seed, index, kind=None):

@@ -2,12 +2,15 @@
 import math
 import os
 import shutil
+import signal
 
 import transformers_oracle
 import confirm
 import data
 import extreme
+import quantized
 import runs
+import tensor_file
 import tolerance
 from program import OVERFLOWED, Failure, Refused, check_end
 from runs import REFERENCE, Inputs, words_of
@@ -157,7 +160,8 @@ def launch(work):
         raise Failure("weights", f"threads and processes differ: {ended.out[:300]}")
 
 
-def generate(work):
+def generate(work, parallel_model=None):
+    """`parallel_model`: another form of the model for the parallel side."""
     case = work.case
     prompts = case["other"]["prompts"]
     flags = words_of(case["math"])
@@ -173,7 +177,7 @@ def generate(work):
         return [row for group in groups for row in work.program.json(*words(group, REFERENCE, model))]
 
     def parallel():
-        more = words(prompts, words_of(case["layout"]))
+        more = words(prompts, words_of(case["layout"]), parallel_model)
         if case["other"].get("processes"):
             more = runs.launched(more, work.program.path, case["layout"])
         return work.program.json(*more)
@@ -268,8 +272,9 @@ def sequences_difference(work, got, wanted, whose="on one rank"):
     return None
 
 
-def eval_words(work, more, model=None, plain=False):
-    flags = [f"--{name}={value}" for name, value in work.case["math"].items() if name in ("dtype", "seq-len")]
+def eval_words(work, more, model=None, plain=False, leave_out=""):
+    flags = [f"--{name}={value}" for name, value in work.case["math"].items()
+             if name in ("dtype", "seq-len") and name != leave_out]
     return ["eval", "--model", model or work.inputs.model_path, "--data", work.inputs.data_path, "--json", *flags,
             *work.inputs.tokenizer_words(), *more, *(REFERENCE if plain else [])]
 
@@ -384,6 +389,91 @@ def convert(work):
         raise Failure("loss", f"loss {losses[1]} after convert, {losses[0]} before")
 
 
+def int4(work):
+    """Matrices in 4 bits: the file's numbers, the loss of the file, then any layout and one rank."""
+    quantized_path = work.path("int4")
+    work.program.answer("convert", "--from", work.inputs.model_path, "--to", quantized_path, "--dtype", work.dtype)
+    count = quantized.check_int4(*(tensor_file.read(os.path.join(folder, "model.safetensors"))
+                                   for folder in (work.inputs.model_path, quantized_path)))
+    if not count:
+        raise Refused("no matrix has inputs that are a multiple of 32")
+    if "prompts" in work.case["other"]:
+        return generate(work, quantized_path)
+    # The file's numbers as fp32: only activations, keys and values are rounded less.
+    wanted = work.program.json(*eval_words(work, ["--dtype", "fp32"], quantized_path, plain=True, leave_out="dtype"))[0]
+    own = work.program.json(*eval_words(work, ["--batch-size", "1"], quantized_path, plain=True))[0]
+    compare_loss(work, own, {"loss": wanted["loss"], "reference": own["loss"]},
+                 lambda path: work.program.json(*eval_words(work, ["--batch-size", "1"], path, plain=True))[0], "in fp32")
+    evaluate(work)
+
+
+def gguf(work):
+    """A GGUF file: its tensors, and its ids on any layout."""
+    other, given = work.case["other"], work.inputs.model_path
+    dtype = other.get("dtype", "")
+    path, back = work.path("model.gguf"), work.path("back")
+    work.program.answer("convert", "--from", given, "--to", path, *(["--dtype", dtype] if dtype else []))
+    unrefused(work, "convert", "--from", path, "--to", back)
+    quantized.check_gguf(*(tensor_file.read(os.path.join(folder, "model.safetensors")) for folder in (given, back)),
+                         dtype, work.inputs.model["file_dtype"])
+    work.inputs.model_path = back
+    generate(work, path)
+
+
+def verify(work):
+    """Random models must match themselves on one rank in fp64, by the program's own bounds."""
+    words = ["verify", "--model", work.inputs.model_path, *words_of(work.case["math"]), *words_of(work.case["layout"])]
+    if work.case["other"].get("processes"):
+        words = runs.launched(words, work.program.path, work.case["layout"])
+    work.program.answer(*words)
+
+
+def restart(work):
+    """A run that is killed after some steps and resumes, on another layout or as `cleave launch` restarts it."""
+    case, other = work.case, work.case["other"]
+
+    def both():
+        out = work.path("parallel")
+        first = [*words_of(other["first"]), "--save-every", str(other["save-every"])]
+        words = runs.train_words(work.inputs, out, first)
+        killer = Killer(out, other["at"], other.get("rank"))
+        if "rank" in other:
+            words = ["launch", "--max-restarts", "3", *runs.launched(words, work.program.path, other["first"])[1:]]
+        ended = work.program.run(*words, watch=killer)
+        if "rank" in other or not killer.has_killed:
+            check_end(ended)
+            return out
+        return work.train("parallel", words_of(case["layout"]) + ["--resume"])
+
+    wanted, got = either(work.reference, both)
+    layout = other["first"] if "rank" in other else case["layout"]
+    compare_runs(work, got, wanted, {**layout, "micro-batch-size": 1})
+
+
+class Killer:
+    """Kills a program, or one of the ranks that it launched, when its run has made `at` steps."""
+
+    def __init__(self, out, at, rank):
+        self.metrics, self.at, self.rank, self.has_killed = os.path.join(out, "metrics.jsonl"), at, rank, False
+
+    def __call__(self, process):
+        """Called until the process has ended."""
+        if self.has_killed or not os.path.exists(self.metrics):
+            return
+        with open(self.metrics, "rb") as file:
+            if file.read().count(b"\n") < self.at:
+                return
+        if self.rank is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            self.has_killed = True
+            return
+        with open(f"/proc/{process.pid}/task/{process.pid}/children", encoding="ascii") as file:
+            ranks = [int(word) for word in file.read().split()]
+        if ranks:
+            os.kill(ranks[self.rank % len(ranks)], signal.SIGKILL)
+            self.has_killed = True
+
+
 def names(work):
     """Files with alternative tensor names must give the same results."""
     usual = Inputs({**work.case, "model": {**work.case["model"], "names": ""}}, work.path("usual"))
@@ -428,7 +518,8 @@ def extreme_flags(work):
 
 
 RUN = {"train": train, "preset": train, "big": train, "text": train, "resume": resume, "tune": tune, "launch": launch,
-       "generate": generate, "eval": evaluate, "predict": predict, "convert": convert, "names": names, "extreme": extreme_flags}
+       "generate": generate, "eval": evaluate, "predict": predict, "convert": convert, "int4": int4,
+       "gguf": gguf, "verify": verify, "restart": restart, "names": names, "extreme": extreme_flags}
 
 
 def run(case, program):

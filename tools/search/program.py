@@ -61,7 +61,8 @@ class Program:
     def __init__(self, path, folder, limit_s=LIMIT_S):
         self.path, self.folder, self.limit_s, self.count = path, folder, limit_s, 0
 
-    def run(self, *words, limit_s=None):
+    def run(self, *words, limit_s=None, watch=None):
+        """Calls `watch(process)` again and again while the program runs."""
         self.count += 1
         command = [self.path, *map(str, words)]
         names = [os.path.join(self.folder, f"{self.count}.{end}") for end in ("out", "err")]
@@ -69,7 +70,7 @@ class Program:
         with open(names[0], "wb") as out, open(names[1], "wb") as err:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=self.folder,
                                        start_new_session=True, preexec_fn=limit_memory)
-            status, usage, timed_out = wait(process, start + (limit_s or self.limit_s))
+            status, usage, timed_out = wait(process, start + (limit_s or self.limit_s), watch)
         texts = []
         for name in names:
             with open(name, "rb") as file:
@@ -92,7 +93,7 @@ class Program:
             raise Failure("output", f"{ended.command()} printed no JSON: {ended.out[:300]}") from None
 
 
-def wait(process, deadline):
+def wait(process, deadline, watch=None):
     """(exit code or -signal; resource usage; whether it was killed at the deadline)."""
     timed_out, pause = False, 0.002
     try:
@@ -103,8 +104,10 @@ def wait(process, deadline):
             if time.monotonic() > deadline and not timed_out:
                 timed_out = True
                 os.killpg(process.pid, signal.SIGKILL)
+            if watch:
+                watch(process)
             time.sleep(pause)
-            pause = min(pause * 1.5, 0.05)
+            pause = min(pause * 1.5, 0.002 if watch else 0.05)
     except BaseException:
         os.killpg(process.pid, signal.SIGKILL)
         os.wait4(process.pid, 0)

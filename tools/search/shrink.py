@@ -2,7 +2,7 @@
 import copy
 import time
 
-NEEDED = {"steps", "max-new-tokens", "command", "flags", "prompts", "texts", "chain", "at", "first", "family"}
+NEEDED = {"steps", "max-new-tokens", "command", "flags", "prompts", "texts", "chain", "at", "first", "family", "save-every"}
 PARTS = ("layout", "math", "model", "data", "other")
 MAX_TRIES, MAX_S = 60, 120
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 L = 4
 UNIT = {"fp64": 2.0**-53, "fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8, "int8": 2.0**-8}
+UNIT |= {"int4": UNIT["int8"], "int4_sym": UNIT["int8"]}  # of activations; the weights are the same on every layout
 OPERATIONS_OF_A_LAYER, OPERATIONS_AROUND = 12, 6
 
 

@@ -1,5 +1,6 @@
 """Compares a case's results with transformers, if CLEAVE_PYTHON names a Python that has it."""
 import atexit
+import functools
 import json
 import os
 import pathlib
@@ -13,8 +14,11 @@ _lock = threading.Lock()
 _server = None
 
 
+@functools.cache
 def is_available():
-    return bool(os.environ.get("CLEAVE_PYTHON"))
+    python = os.environ.get("CLEAVE_PYTHON")
+    find = "import importlib.util as u, sys; sys.exit(not (u.find_spec('torch') and u.find_spec('transformers')))"
+    return bool(python) and subprocess.run([python, "-c", find], check=False).returncode == 0
 
 
 def ask(request):
