@@ -54,6 +54,12 @@ void RunReport::start_progress(const RunState& state) {
 
 void RunReport::add(const StepMetrics& m) {
   if (metrics_) metrics_->append(m);
+  if (is_first() && setup_.options.log == "tensorboard") {
+    const fs::path folder = fs::path(setup_.options.out) / kEventFolderName;
+    // Not before the first step: a start that fails leaves no folder.
+    if (!events_) events_ = std::make_unique<EventFile>(folder, m.step);
+    events_->add(m);
+  }
   if (progress_) {
     progress_->update(m.step, {.loss = m.loss,
                                .reward_margin = m.reward_margin.value_or(NAN),
