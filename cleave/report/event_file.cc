@@ -108,29 +108,26 @@ EventFile::EventFile(const fs::path& folder, int64_t first_step) {
 void EventFile::add(const StepMetrics& m) {
   append(event_of(
       m.step,
-      text_field(kSummary, value_field("train/loss", m.loss) +
-                               value_field("train/grad_norm", m.grad_norm) +
-                               value_field("train/lr", m.lr) +
-                               value_field("train/tokens", static_cast<double>(m.tokens)) +
-                               value_field("train/tokens_per_s", m.tokens_per_s) +
-                               value_field("train/step_ms", m.step_ms) +
-                               value_field("train/comm_ms", m.comm_ms) +
-                               value_field("train/peak_rss_bytes",
-                                           static_cast<double>(m.peak_rss_bytes)) +
-                               value_field("train/mfu", m.mfu) +
-                               value_field("train/aux_loss", m.aux_loss.value_or(NAN)) +
-                               value_field("train/reward_margin", m.reward_margin.value_or(NAN)) +
-                               value_field("train/reward_accuracy",
-                                           m.reward_accuracy.value_or(NAN)) +
-                               value_field("eval/loss", m.eval_loss.value_or(NAN)) +
-                               value_field("eval/accuracy", m.eval_accuracy.value_or(NAN)))));
+      text_field(kSummary,
+                 value_field("train/loss", m.loss) + value_field("train/grad_norm", m.grad_norm) +
+                     value_field("train/lr", m.lr) +
+                     value_field("train/tokens", static_cast<double>(m.tokens)) +
+                     value_field("train/tokens_per_s", m.tokens_per_s) +
+                     value_field("train/step_ms", m.step_ms) +
+                     value_field("train/comm_ms", m.comm_ms) +
+                     value_field("train/peak_rss_bytes", static_cast<double>(m.peak_rss_bytes)) +
+                     value_field("train/mfu", m.mfu) +
+                     value_field("train/aux_loss", m.aux_loss.value_or(NAN)) +
+                     value_field("train/reward_margin", m.reward_margin.value_or(NAN)) +
+                     value_field("train/reward_accuracy", m.reward_accuracy.value_or(NAN)) +
+                     value_field("eval/loss", m.eval_loss.value_or(NAN)) +
+                     value_field("eval/accuracy", m.eval_accuracy.value_or(NAN)))));
 }
 
 /// A record: the length and its checksum, the event and its checksum.
 void EventFile::append(std::string_view event) {
   const std::string length = little_endian(event.size(), 8);
-  const std::string record =
-      length + checksum_of(length) + std::string(event) + checksum_of(event);
+  const std::string record = length + checksum_of(length) + std::string(event) + checksum_of(event);
   file_.write_at(size_, std::as_bytes(std::span(record)));
   size_ += record.size();
 }

@@ -83,8 +83,7 @@ TEST(EventFile, Bytes_AreThoseOfTheFormat) {
   const std::string tokens = "\x0a\x13\x0a\x0ctrain/tokens\x15\x00\x00\x00\x00"s;
   const std::string rss = "\x0a\x1b\x0a\x14train/peak_rss_bytes\x15\x00\x00\x00\x00"s;
   const std::string values = loss + lr + tokens + rss;
-  EXPECT_EQ(events[2].substr(9),
-            "\x10\xac\x02\x2a"s + static_cast<char>(values.size()) + values);
+  EXPECT_EQ(events[2].substr(9), "\x10\xac\x02\x2a"s + static_cast<char>(values.size()) + values);
 }
 
 constexpr const char* kReader = R"(
@@ -111,8 +110,7 @@ TEST(EventFile, ResumedRun_IsReadByTensorBoard) {
   const test::RunResult ran = test::run_python(kReader, {events});
   ASSERT_EQ(ran.exit_code, 0) << ran.err;
   const auto read = nlohmann::json::parse(ran.out);
-  EXPECT_EQ(read.at("train/loss").dump(),
-            "[[1,9.0],[2,8.0],[3,7.0],[4,16.0],[5,15.0],[6,14.0]]");
+  EXPECT_EQ(read.at("train/loss").dump(), "[[1,9.0],[2,8.0],[3,7.0],[4,16.0],[5,15.0],[6,14.0]]");
   EXPECT_EQ(read.at("train/mfu").dump(), "[[4,0.5],[5,0.5],[6,0.5]]");
   EXPECT_EQ(read.at("eval/loss").dump(), "[[4,8.0],[5,10.0],[6,12.0]]");
   EXPECT_FALSE(read.contains("train/grad_norm"));  // not known
