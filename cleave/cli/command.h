@@ -35,6 +35,7 @@ Command doctor_command();
 Command bench_train_command();
 Command bench_generate_command();
 Command bench_collectives_command();
+Command lesson_command();
 Command completion_command();
 
 }  // namespace cleave::cli

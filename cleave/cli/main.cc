@@ -57,5 +57,5 @@ int main(int argc, char** argv) {
        cli::verify_command(), cli::plan_command(), cli::launch_command(), cli::tokenize_command(),
        cli::inspect_command(), cli::report_command(), cli::convert_command(), cli::diff_command(),
        cli::doctor_command(), cli::bench_train_command(), cli::bench_generate_command(),
-       cli::bench_collectives_command(), cli::completion_command()});
+       cli::bench_collectives_command(), cli::lesson_command(), cli::completion_command()});
 }

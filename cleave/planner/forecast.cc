@@ -339,21 +339,20 @@ class DryRank {
   DryTraffic sent_;
 };
 
-/// Experts of a layer; 0 without.
-int64_t experts_of(Layer& model) {
-  int64_t count = 0;
-  model.walk([&](Layer& layer) {
-    if (const auto* experts = dynamic_cast<const Experts*>(&layer)) count = experts->num_experts();
-  });
-  return count;
-}
-
 }  // namespace
 
 int64_t Forecast::most_bytes() const {
   int64_t most = 0;
   for (const RankForecast& r : ranks) most = std::max(most, r.memory.total());
   return most;
+}
+
+int64_t experts_of(Layer& model) {
+  int64_t count = 0;
+  model.walk([&](Layer& layer) {
+    if (const auto* experts = dynamic_cast<const Experts*>(&layer)) count = experts->num_experts();
+  });
+  return count;
 }
 
 Forecast forecast(const Json& config, const ParallelConfig& layout, const StepShape& step) {

@@ -68,6 +68,9 @@ struct Forecast {
   [[nodiscard]] int64_t most_bytes() const;
 };
 
+/// The number of experts of each layer of a model that has some; 0 without.
+int64_t experts_of(Layer& model);
+
 /// Runs one step of every pipeline rank on the meta device: the real layers, plans and wraps, on
 /// tensors that have only shapes. Works for any registered model. Takes milliseconds and no memory.
 /// Throws Error(kShape) for a layout that does not fit the model.

@@ -1,5 +1,6 @@
 #include "cleave/planner/forecast.h"
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -185,7 +186,8 @@ TEST(RankLayouts, FourRanks_AreListedBestFirstWithReasonsForThoseRefused) {
   const Machine machine{.flops = 1e9, .bytes_per_s = 1e9, .call_s = 1e-6};
   const StepShape step{.batch_size = 8, .micro_batch_size = 0, .seq_len = 8};
   const Json config = Json::parse(kLlama, "config.json");
-  const auto all = rank_layouts(config, 8, step, {}, machine, 1 << 18);
+  const auto all =
+      rank_layouts(config, {.num_ranks = 8, .step = step, .machine = machine, .limit = 1 << 18});
   ASSERT_FALSE(all.empty());
   bool was_small = true;
   bool was_possible = true;
@@ -211,8 +213,11 @@ TEST(RankLayouts, WithAdapters_CountOnlyTheirMoments) {
   const Machine machine{.flops = 1e9, .bytes_per_s = 1e9, .call_s = 1e-6};
   const StepShape step{.batch_size = 2, .micro_batch_size = 0, .seq_len = 8};
   const Json config = Json::parse(kLlama, "config.json");
-  const auto all = rank_layouts(
-      config, 1, step, {.lora = LoraOptions{.rank = 2, .targets = {"q_proj"}}}, machine, 1 << 30);
+  const auto all =
+      rank_layouts(config, {.step = step,
+                            .common = {.lora = LoraOptions{.rank = 2, .targets = {"q_proj"}}},
+                            .machine = machine,
+                            .limit = 1 << 30});
   ASSERT_EQ(all.size(), 1U);
   const int64_t width = config.at("hidden_size").as_int(0);
   const int64_t layers = config.at("num_hidden_layers").as_int(0);
@@ -254,7 +259,8 @@ TEST(RankLayouts, EveryLayout_IsTriedOnceAndThoseAboveTheLimitDoNotFit) {
   const Machine machine{.flops = 1e9, .bytes_per_s = 1e9, .call_s = 1e-6};
   const StepShape step{.batch_size = 12, .micro_batch_size = 0, .seq_len = 8};
   const Json config = Json::parse(kLlama, "config.json");
-  const auto all = rank_layouts(config, 12, step, {}, machine, 1);
+  const auto all =
+      rank_layouts(config, {.num_ranks = 12, .step = step, .machine = machine, .limit = 1});
   EXPECT_EQ(static_cast<int64_t>(all.size()), num_layouts(12));
   std::set<std::string> names;
   for (const LayoutCandidate& c : all) {
@@ -264,15 +270,55 @@ TEST(RankLayouts, EveryLayout_IsTriedOnceAndThoseAboveTheLimitDoNotFit) {
   EXPECT_EQ(names.size(), all.size());
 }
 
+// Oracle: the weights of one rank: those of its share of three experts, and all others.
+TEST(RankLayouts, ModelWithExperts_IsTriedWithEveryEpThatDividesDp) {
+  const Machine machine{.flops = 1e9, .bytes_per_s = 1e9, .call_s = 1e-6};
+  const StepShape step{.batch_size = 4, .micro_batch_size = 0, .seq_len = 8};
+  const Json config = Json::parse(R"({"model_type": "mixtral", "vocab_size": 24, "hidden_size": 12,
+      "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 4,
+      "num_local_experts": 3, "num_experts_per_tok": 2})",
+                                  "config.json");
+  int64_t of_experts = 0, of_others = 0;
+  for (const auto& p : make_model(config)->parameters()) {
+    const bool is_of_expert = p->name().find(".experts.") != std::string::npos;
+    (is_of_expert ? of_experts : of_others) += 4 * p->numel();
+  }
+  ASSERT_EQ(of_experts, 4 * 3 * 3 * 12 * 8);
+  const auto all = rank_layouts(
+      config, {.num_ranks = 4, .step = step, .machine = machine, .limit = int64_t{1} << 40});
+  std::map<int, int> count;  // of ep, among the layouts with four data-parallel ranks
+  for (const LayoutCandidate& c : all) {
+    if (c.layout.dp != 4) {
+      EXPECT_LE(c.layout.ep, c.layout.dp) << c.layout.describe();
+      continue;
+    }
+    ++count[c.layout.ep];
+    if (c.layout.sharding != DataSharding::kNone) continue;
+    // The first rank of ep 2 has two of the three experts.
+    const int64_t share = c.layout.ep == 1 ? of_experts : of_experts / 3 * 2;
+    EXPECT_EQ(c.forecast.ranks.at(0).memory.weights, of_others + share) << c.layout.describe();
+  }
+  EXPECT_EQ(count, (std::map<int, int>{{1, 3}, {2, 3}}));  // three kinds of sharding
+}
+
 // Each size that does not fit is tried only once; trying every layout took minutes.
 TEST(RankLayouts, HundredThousandRanks_AreListedInSeconds) {
   const Machine machine{.flops = 1e9, .bytes_per_s = 1e9, .call_s = 1e-6};
   const StepShape step{.batch_size = 200000, .micro_batch_size = 0, .seq_len = 8};
   const Json config = Json::parse(kLlama, "config.json");
   const double start = monotonic_s();
-  const auto all = rank_layouts(config, 100000, step, {}, machine, int64_t{1} << 30);
+  LayoutSearch search{
+      .num_ranks = 100000, .step = step, .machine = machine, .limit = int64_t{1} << 30};
+  std::vector<int64_t> done;
+  search.on_progress = [&](int64_t count, int64_t all) {
+    EXPECT_EQ(all, num_layouts(100000));
+    done.push_back(count);
+  };
+  const auto all = rank_layouts(config, search);
   EXPECT_LT(monotonic_s() - start, 60);
   EXPECT_EQ(static_cast<int64_t>(all.size()), num_layouts(100000));
+  ASSERT_EQ(done.size(), all.size());
+  for (size_t i = 0; i < done.size(); ++i) EXPECT_EQ(done[i], static_cast<int64_t>(i) + 1);
   for (const LayoutCandidate& c : all) {
     EXPECT_EQ(c.refused.empty(), c.layout.tp <= 4 && c.layout.pp <= 4) << c.layout.describe();
   }

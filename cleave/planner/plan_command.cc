@@ -1,6 +1,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 #include <unistd.h>
 
@@ -205,11 +206,36 @@ void plan_rank(const PlanOptions& o, const Json& config) {
   if (o.parameters) print_rank_parameters(program);
 }
 
+/// A live line on a terminal, once a search has taken a second.
+class SearchProgress {
+ public:
+  void show(int64_t done, int64_t total) {
+    if (monotonic_s() - start_s_ < 1) return;
+    if (!progress_) {
+      constexpr double kNoLines = 1e9;  // without a terminal: only the result
+      progress_.emplace(ProgressOptions{
+          .total = total, .done = done, .unit = "layout", .line_every_s = kNoLines});
+    }
+    progress_->update(done);
+  }
+
+ private:
+  double start_s_ = monotonic_s();
+  std::optional<Progress> progress_;
+};
+
+std::vector<LayoutCandidate> all_layouts(const PlanOptions& o, const Json& config, int64_t limit) {
+  LayoutSearch search{.num_ranks = o.ranks, .step = step_of(o), .limit = limit};
+  search.common = {.compute_type = type_of(o), .lora = lora_from(o)};
+  search.machine = machine_here(search.common.compute_type);
+  SearchProgress progress;
+  search.on_progress = [&](int64_t done, int64_t total) { progress.show(done, total); };
+  return rank_layouts(config, search);
+}
+
 void plan_many(const PlanOptions& o, const Json& config) {
   const int64_t limit = limit_of(o, o.ranks);
-  const ParallelConfig common{.compute_type = type_of(o), .lora = lora_from(o)};
-  const std::vector<LayoutCandidate> all =
-      rank_layouts(config, o.ranks, step_of(o), common, machine_here(common.compute_type), limit);
+  const std::vector<LayoutCandidate> all = all_layouts(o, config, limit);
   if (!o.json) return print(all, limit);
   Object out = Object::array();
   for (const LayoutCandidate& c : all) out.push_back(json_of(c));

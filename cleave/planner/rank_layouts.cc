@@ -27,8 +27,8 @@ std::vector<ParallelConfig> variants_of(const Model& model, const ParallelConfig
   return out;
 }
 
-std::vector<ParallelConfig> layouts_of(const Model& model, int num_ranks,
-                                       const ParallelConfig& common) {
+std::vector<ParallelConfig> layouts_of(Model& model, int num_ranks, const ParallelConfig& common) {
+  const int64_t most_ep = std::max<int64_t>(1, experts_of(model));
   std::vector<ParallelConfig> out;
   for (int tp = 1; tp <= num_ranks; ++tp) {
     for (int pp = 1; tp * pp <= num_ranks; ++pp) {
@@ -37,8 +37,11 @@ std::vector<ParallelConfig> layouts_of(const Model& model, int num_ranks,
       sizes.pp = pp;
       sizes.dp = num_ranks / (tp * pp);
       sizes.tp = tp;
-      const auto variants = variants_of(model, sizes);
-      out.insert(out.end(), variants.begin(), variants.end());
+      for (sizes.ep = 1; sizes.ep <= std::min<int64_t>(most_ep, sizes.dp); ++sizes.ep) {
+        if (sizes.dp % sizes.ep != 0) continue;
+        const auto variants = variants_of(model, sizes);
+        out.insert(out.end(), variants.begin(), variants.end());
+      }
     }
   }
   return out;
@@ -78,12 +81,12 @@ class Refusals {
 
 }  // namespace
 
-std::vector<LayoutCandidate> rank_layouts(const Json& config, int num_ranks, const StepShape& step,
-                                          const ParallelConfig& common, const Machine& machine,
-                                          int64_t limit) {
+std::vector<LayoutCandidate> rank_layouts(const Json& config, const LayoutSearch& search) {
   std::vector<LayoutCandidate> out;
   Refusals refusals(config);
-  for (const ParallelConfig& layout : layouts_of(*make_model(config), num_ranks, common)) {
+  const StepShape& step = search.step;
+  const auto layouts = layouts_of(*make_model(config), search.num_ranks, search.common);
+  for (const ParallelConfig& layout : layouts) {
     LayoutCandidate c{.layout = layout, .forecast = {}, .time = {}, .refused = {}};
     StepShape own = step;
     if (own.micro_batch_size == 0) {
@@ -95,13 +98,16 @@ std::vector<LayoutCandidate> rank_layouts(const Json& config, int num_ranks, con
       const std::string& refusal = refusals.of(layout);
       CLEAVE_CHECK(refusal.empty(), Code::kShape, refusal);
       c.forecast = forecast(config, layout, own);
-      c.time = step_time(c.forecast, layout, machine);
-      c.fits = c.forecast.most_bytes() <= limit;
+      c.time = step_time(c.forecast, layout, search.machine);
+      c.fits = c.forecast.most_bytes() <= search.limit;
     } catch (const Error& error) {
       if (error.code() != Code::kShape) throw;
       c.refused = error.what();
     }
     out.push_back(std::move(c));
+    if (search.on_progress) {
+      search.on_progress(static_cast<int64_t>(out.size()), static_cast<int64_t>(layouts.size()));
+    }
   }
   const auto place = [](const LayoutCandidate& c) {
     const double rest = c.fits ? c.time.total() : static_cast<double>(c.forecast.most_bytes());

@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -17,14 +18,22 @@ struct LayoutCandidate {
   std::string refused;  ///< why it cannot run; empty if it can
 };
 
-/// All layouts of a model over `num_ranks` ranks: tp x pp x dp, with and without sequence
-/// parallelism, with each DataSharding. First those that fit `limit` bytes a rank, the fastest
-/// first; then those that do not fit, the smallest first; then those refused. If
-/// step.micro_batch_size is 0, each layout has its default. `common` has the type of forward and
-/// the adapters of all layouts.
-std::vector<LayoutCandidate> rank_layouts(const Json& config, int num_ranks, const StepShape& step,
-                                          const ParallelConfig& common, const Machine& machine,
-                                          int64_t limit);
+/// What rank_layouts() is to try.
+struct LayoutSearch {
+  int num_ranks = 1;
+  StepShape step{};         ///< micro_batch_size 0: each layout has its default
+  ParallelConfig common{};  ///< the type of forward and the adapters of all layouts
+  Machine machine{};
+  int64_t limit = 0;  ///< bytes of a rank
+  /// Called after each layout with the number of those done and of all.
+  std::function<void(int64_t, int64_t)> on_progress{};
+};
+
+/// All layouts of a model over the ranks: tp x pp x dp, with and without sequence parallelism, with
+/// each DataSharding; of a model with experts also every ep that divides dp and is not above their
+/// number. First those that fit the limit, the fastest first; then those that do not fit, the
+/// smallest first; then those refused.
+std::vector<LayoutCandidate> rank_layouts(const Json& config, const LayoutSearch& search);
 
 /// Bytes of the tensors of ranks [begin, end) of a layout together, such as those of one host: the
 /// sum of their peaks.

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sys/stat.h>
@@ -237,30 +238,47 @@ std::string top(const std::vector<ReportRun>& runs, const std::string& title) {
   return html + section("Final numbers", table_html(comparison(runs, columns, true)));
 }
 
+double total(const NamesAndSeconds& parts) {
+  double sum = 0;
+  for (const auto& [name, seconds] : parts) sum += seconds;
+  return sum;
+}
+
+/// Times with their shares, and with a column of forecasts if there are any.
+std::string time_table(const char* title, const NamesAndSeconds& parts,
+                       const NamesAndSeconds& forecast) {
+  const double sum = total(parts);
+  if (sum <= 0) return "";
+  Table table = {Row{{title}, {"time"}, {"share"}}};
+  for (const auto& [name, seconds] : parts) {
+    if (seconds <= 0) continue;
+    const double share = seconds / sum;
+    table.push_back(Row{{name}, {duration_text(seconds)}, {fixed(share * 100, 1) + " %", share}});
+  }
+  table.push_back(Row{{"total"}, {duration_text(sum)}, {""}});
+  if (forecast.empty()) return table_html(table);
+  std::map<std::string, double> bounds(forecast.begin(), forecast.end());
+  bounds["total"] = total(forecast);
+  table[0].push_back({"forecast, at least"});
+  for (size_t i = 1; i < table.size(); ++i) {
+    const auto bound = bounds.find(table[i][0].text);
+    table[i].push_back({bound == bounds.end() ? "" : duration_text(bound->second)});
+  }
+  return table_html(table);
+}
+
 std::string time_section(const ReportRun& run) {
-  std::string html;
-  const auto add = [&](const char* title, const NamesAndSeconds& parts) {
-    double sum = 0;
-    for (const auto& [name, seconds] : parts) sum += seconds;
-    if (sum <= 0) return;
-    Table table = {Row{{title}, {"time"}, {"share"}}};
-    for (const auto& [name, seconds] : parts) {
-      if (seconds <= 0) continue;
-      const double share = seconds / sum;
-      table.push_back(Row{{name}, {duration_text(seconds)}, {fixed(share * 100, 1) + " %", share}});
-    }
-    table.push_back(Row{{"total"}, {duration_text(sum)}, {""}});
-    html += table_html(table);
-  };
-  add("whole run", run_time(run));
-  add("a step of rank 0", run.record.step_time);
+  const std::string html =
+      time_table("whole run", run_time(run), {}) +
+      time_table("a step of rank 0", run.record.step_time, run.record.step_forecast);
   if (html.empty()) return "";
   return section("Time", html,
                  str("Collectives: operations that all ranks of a group call; their time includes "
                      "the wait for the slowest rank. The whole run, from step ",
                      run.record.first_step,
                      ", has the mean over all ranks. The step is the mean of the steps that rank 0 "
-                     "measured by kind."));
+                     "measured by kind. The forecast counts matrix products at the best measured "
+                     "speed, and messages with the wait for the pipeline."));
 }
 
 std::string memory_section(const std::vector<RankMemory>& ranks) {

@@ -61,7 +61,8 @@ ReportRun whole_run() {
                              .forecast = 5 << 20},
                             {.rank = "rank 1", .bytes = {{"weights", 1 << 20}, {"optimizer", 0}}}},
                  .other_time = {{"saving", 0.2}, {"reading", 0}},
-                 .step_time = {{"matrix products", 0.75}, {"other", 0.25}}},
+                 .step_time = {{"matrix products", 0.75}, {"collectives", 0}, {"other", 0.25}},
+                 .step_forecast = {{"matrix products", 0.5}, {"collectives", 0.125}}},
       .metrics = steps(3),
       .checkpoints = {{.name = "step_00000003", .bytes = 2 << 20}}};
   run.metrics[2].eval_loss = 3.25;
@@ -73,20 +74,29 @@ ReportRun whole_run() {
 TEST(ReportPage, OneRun_ShowsAllPartsOnce) {
   const std::string page = report_page({whole_run()});
   for (const char* part :
-       {"<title>llama-tiny on 2 ranks</title>", "<h1>llama-tiny on 2 ranks</h1>",
-        "<p class=\"outcome\">out/a: finished</p>", "<dt>training loss</dt><dd>3.0000</dd>",
-        "<dt>evaluation loss</dt><dd>3.2500</dd>", "<dt>steps</dt><dd>3</dd>",
-        "<dt>tokens/s, median</dt><dd>2.00k</dd>", "<dt>step time, median</dt><dd>100ms</dd>",
+       {"<title>llama-tiny on 2 ranks</title>",
+        "<h1>llama-tiny on 2 ranks</h1>",
+        "<p class=\"outcome\">out/a: finished</p>",
+        "<dt>training loss</dt><dd>3.0000</dd>",
+        "<dt>evaluation loss</dt><dd>3.2500</dd>",
+        "<dt>steps</dt><dd>3</dd>",
+        "<dt>tokens/s, median</dt><dd>2.00k</dd>",
+        "<dt>step time, median</dt><dd>100ms</dd>",
         "<dt>wall time</dt><dd>1m 05s</dd>",
         "<dt>tensor memory, peak of a rank</dt><dd>4.0 MiB</dd>",
         "<dt>resident memory, peak</dt><dd>7.0 MiB</dd>",
         "computing</th><td>225ms</td><td class=\"bar\" style=\"--share:45%\">45.0 %</td>",
         "collectives</th><td>75ms</td><td class=\"bar\" style=\"--share:15%\">15.0 %</td>",
         "saving</th><td>200ms</td><td class=\"bar\" style=\"--share:40%\">40.0 %</td>",
-        "matrix products</th><td>750ms</td><td class=\"bar\" style=\"--share:75%\">75.0 %</td>",
+        "matrix products</th><td>750ms</td><td class=\"bar\" style=\"--share:75%\">75.0 %</td>"
+        "<td>500ms</td>",
+        "other</th><td>250ms</td><td class=\"bar\" style=\"--share:25%\">25.0 %</td><td></td>",
+        "total</th><td>1.0s</td><td></td><td>625ms</td>",
+        "forecast, at least</th>",
         "rank 0</th><td class=\"bar\" style=\"--share:25%\">1.0 MiB</td>"
         "<td class=\"bar\" style=\"--share:75%\">3.0 MiB</td><td>4.0 MiB</td><td>5.0 MiB</td>",
-        "step_00000003</th><td>2.0 MiB</td>", "command</th><td>cleave train --out 'a b'</td>",
+        "step_00000003</th><td>2.0 MiB</td>",
+        "command</th><td>cleave train --out 'a b'</td>",
         "dtype</th><td>bf16</td>"}) {
     EXPECT_EQ(times(page, part), 1U) << part;
   }

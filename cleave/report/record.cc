@@ -75,7 +75,8 @@ void write_record(const std::string& run, const RunRecord& r) {
                          {"settings", object_of(r.settings)},
                          {"memory", memory},
                          {"other_time", object_of(r.other_time)},
-                         {"step_time", object_of(r.step_time)}};
+                         {"step_time", object_of(r.step_time)},
+                         {"step_forecast", object_of(r.step_forecast)}};
   // Paths and the command line may hold bytes that are not UTF-8.
   const std::string text = object.dump(2, ' ', false, Object::error_handler_t::replace);
   write_atomic(path_of(run), std::string_view(text + '\n'));
@@ -97,7 +98,8 @@ RunRecord read_record(const std::string& run) {
                                            [](const Json& value) { return value.as_string(); }),
           .memory = memory_of(json),
           .other_time = seconds_of(json, "other_time"),
-          .step_time = seconds_of(json, "step_time")};
+          .step_time = seconds_of(json, "step_time"),
+          .step_forecast = seconds_of(json, "step_forecast")};
 }
 
 }  // namespace cleave::inline report

@@ -42,8 +42,9 @@ struct RunRecord {
   double wall_s = 0;          ///< since the last start; 0 = not ended
   NamesAndValues settings{};  ///< {"batch size", "8"}; names are unique
   std::vector<RankMemory> memory{};
-  NamesAndSeconds other_time{};  ///< since the last start, outside of steps: loading, saving
-  NamesAndSeconds step_time{};   ///< of one step of rank 0, mean of a few steps
+  NamesAndSeconds other_time{};     ///< since the last start, outside of steps: loading, saving
+  NamesAndSeconds step_time{};      ///< of one step of rank 0, mean of a few steps
+  NamesAndSeconds step_forecast{};  ///< lower bounds of the same, by the names of step_time
 };
 
 /// Writes the record into the run's folder, atomically. Throws Error(kIo).

@@ -23,7 +23,8 @@ TEST(Record, AllParts_ComeBackInOrder) {
                        .settings = {{"z", "1"}, {"a", "\"quoted\"\n"}},
                        .memory = {{.rank = "rank 0", .bytes = {{"w", 1}, {"g", 2}}, .forecast = 4}},
                        .other_time = {{"saving", 0.25}},
-                       .step_time = {{"other", 0.125}}};
+                       .step_time = {{"other", 0.125}},
+                       .step_forecast = {{"other", 0.0625}}};
   write_record(folder.path(), want);
   const RunRecord got = read_record(folder.path());
   EXPECT_EQ(got.title, want.title);
@@ -38,6 +39,7 @@ TEST(Record, AllParts_ComeBackInOrder) {
   EXPECT_EQ(got.memory[0].forecast, 4);
   EXPECT_EQ(got.other_time, want.other_time);
   EXPECT_EQ(got.step_time, want.step_time);
+  EXPECT_EQ(got.step_forecast, want.step_forecast);
 }
 
 TEST(Record, BytesThatAreNotUtf8_AreReplaced) {

@@ -59,6 +59,7 @@ struct TrainOptions : LayoutOptions, LoraFlags, MachineOptions {
   bool shuffle = true;
   bool packing = false;     ///< several chats or rows of ids share a sequence
   int64_t record_step = 0;  ///< step that is recorded on all ranks, from 1; 0 = none
+  std::string log;          ///< "tensorboard": also write event files; empty = none
 
   std::string command;  ///< the command line as typed, for the report
 };
@@ -180,7 +181,9 @@ inline std::vector<Row> output_rows(TrainOptions& o) {
            "off", kSteps, kMustMatch},
           {&o.record_step, "record-step", "STEP",
            "record what every rank does in this step: replay.html, and replay.json for Perfetto",
-           "none", kSteps, kMustMatch}};
+           "none", kSteps, kMustMatch},
+          {&o.log, "log", "", "also write the metrics of steps as event files for this program",
+           "none", Choices{"tensorboard"}}};
 }
 
 /// The options of `cleave train`.

@@ -1,6 +1,8 @@
 // What a resumed run keeps from its checkpoint, and its warnings.
 #include "cleave/train/resume.h"
 
+#include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -63,6 +65,39 @@ TEST(Resume, CheckpointsAfterTheFirstOneIsGone_StillHaveItsTokenizer) {
   EXPECT_FALSE(fs::exists(folder / "run/step_00000004"));
   EXPECT_EQ(read_file(last / "generation_config.json"), "{\"eos_token_id\": 3}");
   EXPECT_TRUE(fs::exists(last / "tokenizer.json"));
+}
+
+/// The number of records of an event file: a length of 8 bytes, a checksum of 4, data, one of 4.
+int num_records(const fs::path& file) {
+  const std::string bytes = read_file(file);
+  int count = 0;
+  for (size_t at = 0; at < bytes.size(); ++count) {
+    uint64_t length = 0;
+    std::memcpy(&length, bytes.data() + at, sizeof length);
+    at += 16 + length;
+  }
+  return count;
+}
+
+// Each start writes a file of its own: the format's version, the start, and its steps.
+TEST(Resume, LogForTensorBoard_HasAnEventOfEachStep) {
+  const TempFolder folder;
+  TrainOptions o = tiny_run(folder);
+  cleave_train(o);
+  EXPECT_FALSE(fs::exists(folder / "run/tensorboard"));
+  o.log = "tensorboard";
+  o.out = folder / "logged";
+  o.tp = 2;
+  cleave_train(o);
+  cleave_train(resumed(o, 7));
+  std::vector<fs::path> files;
+  for (const auto& each : fs::directory_iterator(folder / "logged/tensorboard")) {
+    files.push_back(each.path());
+  }
+  std::sort(files.begin(), files.end());
+  ASSERT_EQ(files.size(), 2U);
+  EXPECT_EQ(num_records(files[0]), 2 + 4);
+  EXPECT_EQ(num_records(files[1]), 2 + 3);
 }
 
 // The second run trains with another learning rate, so its checkpoint differs from the superseded

@@ -7,6 +7,7 @@
 #include "cleave/base/log.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/report/page.h"
+#include "cleave/torch_internals/op_clock.h"
 #include "cleave/train/summary.h"
 
 namespace cleave::inline train {
@@ -27,6 +28,13 @@ void RunReport::start(const RunState& state, Model& model, const Machine& machin
   metrics_ = std::make_unique<MetricsWriter>((fs::path(run) / kMetricsName).string(), state.step);
   record_ = run_record(setup_, state.model_name, model, mesh_, world_);
   record_.first_step = state.step + 1;
+  if (setup_.planned) {
+    const StepTime time = step_time(*setup_.planned, setup_.layout, machine);
+    // A rank that waits for the pipeline waits in a collective.
+    const double idle_s = time.compute_s * setup_.planned->idle_share;
+    record_.step_forecast = {{std::string(name(TimeKind::kProducts)), time.compute_s - idle_s},
+                             {std::string(name(TimeKind::kCollectives)), time.comm_s + idle_s}};
+  }
   write_record(run, record_);
   for (const std::string& line : run_header(setup_, state.model_name, model, world_, machine)) {
     log_status(line);
@@ -54,6 +62,12 @@ void RunReport::start_progress(const RunState& state) {
 
 void RunReport::add(const StepMetrics& m) {
   if (metrics_) metrics_->append(m);
+  if (is_first() && setup_.options.log == "tensorboard") {
+    const fs::path folder = fs::path(setup_.options.out) / kEventFolderName;
+    // Not before the first step: a start that fails leaves no folder.
+    if (!events_) events_ = std::make_unique<EventFile>(folder, m.step);
+    events_->add(m);
+  }
   if (progress_) {
     progress_->update(m.step, {.loss = m.loss,
                                .reward_margin = m.reward_margin.value_or(NAN),
@@ -67,10 +81,8 @@ void RunReport::add(const StepMetrics& m) {
 void RunReport::finish(const std::string& outcome, const RunState& state, RankModel& rank,
                        const StepProfile& profile, const NamesAndSeconds& other_time) {
   if (progress_) progress_->finish();
-  const std::vector<RankMemory> memory = rank_memory(setup_, everyone_, mesh_,
-                                                     {.optimizer = rank.optimizer(),
-                                                      .parameters = rank.parameters(),
-                                                      .most_bytes = profile.most_bytes()});
+  const std::vector<RankMemory> memory =
+      rank_memory(setup_, everyone_, mesh_, rank, profile.most_bytes());
   if (!is_first()) return;
   if (setup_.options.record_step > state.step) {
     log_warning("the run ended after step ", state.step, ", before --record-step ",

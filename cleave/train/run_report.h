@@ -5,6 +5,7 @@
 #include "cleave/base/progress.h"
 #include "cleave/mesh/mesh.h"
 #include "cleave/planner/machine.h"
+#include "cleave/report/event_file.h"
 #include "cleave/report/metrics.h"
 #include "cleave/report/record.h"
 #include "cleave/train/rank_model.h"
@@ -14,7 +15,7 @@
 namespace cleave::inline train {
 
 /// What a run shows and writes about itself: its first lines and its progress on stdout, its
-/// metrics.jsonl, and its report. All by rank 0; on other ranks the calls do nothing, but finish()
+/// metrics.jsonl, its event files, and its report. All by rank 0; on other ranks the calls do nothing, but finish()
 /// is collective.
 class RunReport {
  public:
@@ -46,6 +47,7 @@ class RunReport {
   double start_s_;
   RunRecord record_;
   std::unique_ptr<MetricsWriter> metrics_;
+  std::unique_ptr<EventFile> events_;  // of --log tensorboard
   std::unique_ptr<Progress> progress_;
 };
 

@@ -11,45 +11,12 @@
 #include "cleave/base/clock.h"
 #include "cleave/base/log.h"
 #include "cleave/file/atomic_write.h"
-#include "cleave/nn/call_record.h"
 #include "cleave/report/replay.h"
+#include "cleave/train/held_memory.h"
 #include "cleave/train/summary.h"
 
 namespace cleave::inline train {
 namespace {
-
-using KindBytes = std::array<int64_t, kMemoryKinds.size()>;
-enum Kind : size_t { kWeights, kOptimizer, kGradients, kGathered, kRest };
-
-int64_t bytes_of(const Tensor& t) {
-  return t.defined() ? static_cast<int64_t>(t.nbytes()) : 0;
-}
-
-/// Of a leaf; other tensors have none that stays.
-int64_t gradient_bytes(const Tensor& t) {
-  return t.defined() && t.is_leaf() ? bytes_of(t.grad()) : 0;
-}
-
-/// Bytes of the tensors that parameters and optimizer hold now.
-KindBytes held_bytes(RankModel& rank, DataSharding sharding) {
-  KindBytes bytes{};
-  const CallRecord unused;  // the layer that runs now does not use these parameters
-  for (const auto& p : rank.parameters()) {
-    const Tensor& leaf = p->leaf();
-    bytes[kWeights] += bytes_of(leaf);
-    bytes[kGradients] += gradient_bytes(leaf);
-    if (!p->is_readable() || !leaf.defined() || p->use().is_same(leaf)) continue;
-    const Tensor& use = p->use();
-    bytes[kGradients] += gradient_bytes(use);
-    const bool is_gathered = sharding == DataSharding::kFsdp && p->is_flat();
-    const int64_t shared = use.is_alias_of(leaf) ? bytes_of(leaf) : 0;
-    bytes[is_gathered ? kGathered : kWeights] += std::max<int64_t>(0, bytes_of(use) - shared);
-  }
-  for (const Optimizer::State& s : rank.optimizer().states()) {
-    bytes[kOptimizer] += bytes_of(s.exp_avg) + bytes_of(s.exp_avg_sq) + bytes_of(s.ema);
-  }
-  return bytes;
-}
 
 int64_t sum_of(const KindBytes& bytes) {
   return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
@@ -60,7 +27,7 @@ StepRecorder::Memory memory_of(RankModel& rank, DataSharding sharding, const Cpu
   const int64_t before = sum_of(held_bytes(rank, sharding)) - counter.live();
   return [&rank, sharding, &counter, before] {
     KindBytes bytes = held_bytes(rank, sharding);
-    bytes[kRest] = std::max<int64_t>(0, before + counter.live() - sum_of(bytes));
+    bytes[kRestBytes] = std::max<int64_t>(0, before + counter.live() - sum_of(bytes));
     return bytes;
   };
 }

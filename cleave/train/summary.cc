@@ -2,6 +2,7 @@
 
 #include <ctime>
 #include <filesystem>
+#include <numeric>
 #include <thread>
 
 #include <ATen/ATen.h>
@@ -14,6 +15,7 @@
 #include "cleave/report/record.h"
 #include "cleave/runtime/cpu_binding.h"
 #include "cleave/runtime/kernel_switches.h"
+#include "cleave/train/held_memory.h"
 
 namespace cleave::inline train {
 namespace {
@@ -205,22 +207,15 @@ RunRecord run_record(const TrainSetup& setup, const std::string& model_name, Mod
 }
 
 std::vector<RankMemory> rank_memory(const TrainSetup& setup, const Axis& everyone, const Mesh& mesh,
-                                    const HeldMemory& held) {
-  int64_t weights = 0;
-  int64_t gradients = 0;
-  int64_t moments = 0;
-  const auto bytes = [](const Tensor& t) {
-    return t.defined() ? static_cast<int64_t>(t.nbytes()) : 0;
-  };
-  for (const auto& p : held.parameters) weights += bytes(p->leaf());
-  for (const Optimizer::State& s : held.optimizer.states()) {
-    gradients += bytes(s.parameter->leaf().grad());
-    moments += bytes(s.exp_avg) + bytes(s.exp_avg_sq) + bytes(s.ema);
-  }
-  const int64_t rest = std::max<int64_t>(0, held.most_bytes - weights - gradients - moments);
+                                    RankModel& rank, int64_t most_bytes) {
+  const KindBytes held = held_bytes(rank, setup.layout.sharding);
+  const int64_t rest =
+      std::max<int64_t>(0, most_bytes - std::accumulate(held.begin(), held.end(), int64_t{0}));
   const size_t place = static_cast<size_t>(mesh["pp"].rank());
   const int64_t planned = setup.planned ? setup.planned->ranks[place].memory.total() : 0;
-  const Tensor mine = at::tensor({weights, gradients, moments, rest, planned}, at::kLong);
+  const Tensor mine = at::tensor({held[kWeightBytes], held[kGradientBytes], held[kMomentBytes],
+                                  held[kGatheredBytes] + rest, planned},
+                                 at::kLong);
   const std::vector<int64_t> five_each(static_cast<size_t>(everyone.size()), 5);
   const Tensor all = everyone.all_gather(mine, 0, five_each, "memory of each rank");
   std::vector<RankMemory> out;

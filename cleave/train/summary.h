@@ -7,6 +7,7 @@
 #include "cleave/mesh/mesh.h"
 #include "cleave/planner/machine.h"
 #include "cleave/report/record.h"
+#include "cleave/train/rank_model.h"
 #include "cleave/train/setup.h"
 
 namespace cleave::inline train {
@@ -30,15 +31,9 @@ std::string task_line(Model& model, const LoadResult& loaded);
 RunRecord run_record(const TrainSetup& setup, const std::string& model_name, Model& model,
                      const Mesh& mesh, const World& world);
 
-/// This rank's optimizer and its peak of tensor memory.
-struct HeldMemory {
-  const Optimizer& optimizer;
-  const Parameters& parameters;  ///< of this rank's stages
-  int64_t most_bytes = 0;
-};
-
-/// Bytes of every rank's tensors by kind, and their forecast; the same on all ranks. Collective.
+/// Bytes of every rank's tensors by kind, and their forecast; the same on all ranks. `most_bytes`:
+/// this rank's peak. Collective.
 std::vector<RankMemory> rank_memory(const TrainSetup& setup, const Axis& everyone, const Mesh& mesh,
-                                    const HeldMemory& held);
+                                    RankModel& rank, int64_t most_bytes);
 
 }  // namespace cleave::inline train

@@ -344,6 +344,11 @@ TEST(Train, StepTimeInTheReport_IsTheMeanOfTheMeasuredSteps) {
     // The clock runs inside the time of the step.
     EXPECT_LE(step_ms_of(o.out), 1.0001 * mean_ms) << steps;
     EXPECT_GE(step_ms_of(o.out), 0.3 * mean_ms) << steps;
+    const NamesAndSeconds bounds = read_record(o.out).step_forecast;
+    ASSERT_EQ(bounds.size(), 2U);
+    EXPECT_EQ(bounds[0].first, "matrix products");
+    EXPECT_GT(bounds[0].second, 0);
+    EXPECT_EQ(bounds[1], (std::pair<std::string, double>{"collectives", 0}));  // one rank
   }
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Records steps with `cleave train --record-step` and opens their pages in headless Chromium: no console message, the sections are
 there, totals are those of metrics.jsonl, a click on a collective marks its partners, replay.json gives the same timeline as the page,
-and no page is wider than a window of 1280 or 390 pixels. Needs the package chromium.
+and no page is wider than a window of 1280 or 390 pixels; also the page of a lesson, with its questions. Needs the package chromium.
 
 usage: replay_check.py CLEAVE [--screenshots FOLDER]      exit code 77: chromium is not installed
 """
@@ -33,6 +33,10 @@ function check() {
   expect("loss", model.summary.metrics.loss, EXPECTED.loss);
   expect("step_ms", model.summary.metrics.step_ms, EXPECTED.step_ms);
   expect("comm_ms", Math.abs(model.summary.comm_ms - EXPECTED.comm_ms) < 1e-4, true);
+  expect("a lesson is shown", !by("lesson").hidden, EXPECTED.questions > 0);
+  expect("questions", by("questions").children.length, EXPECTED.questions);
+  for (const details of document.querySelectorAll("#questions details")) details.open = true;
+  expect("width with answers", document.documentElement.scrollWidth <= innerWidth, true);
   expect("tiles", by("totals").children.length >= 4, true);
   expect("weights", by("weight").options.length, model.summary.weights.length);
   expect("memory", model.ranks.every(rank => rank.memory.length > 0), true);
@@ -101,12 +105,23 @@ def record(cleave, folder, name, words):
     subprocess.run([*launcher, cleave, "train", "--model", str(folder / "tiny.json"), "--data", str(folder / "text.txt"), "--out", str(run),
                     "--steps", "3", "--seq-len", "8", "--batch-size", "4", "--record-step", str(STEP), *words],
                    check=True, stdout=subprocess.DEVNULL)
-    row = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][STEP - 1]
     ranks = 1
     for flag, value in zip(words, words[1:]):
         if flag in ("--tp", "--dp", "--pp"):
             ranks *= int(value)
-    return run, {"ranks": ranks, "loss": row["loss"], "step_ms": row["step_ms"], "comm_ms": row["comm_ms"], "is_fsdp": "--fsdp" in words}
+    return run, {"ranks": ranks, "is_fsdp": "--fsdp" in words, "questions": 0, **metrics_of(run, STEP)}
+
+
+def metrics_of(run, step):
+    row = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][step - 1]
+    return {key: row[key] for key in ("loss", "step_ms", "comm_ms")}
+
+
+def lesson(cleave, folder):
+    """The run folder of a lesson, and what its page must show."""
+    subprocess.run([cleave, "lesson", "pp", "--out", str(folder / "lesson")], check=True, stdout=subprocess.DEVNULL)
+    run = folder / "lesson/run"
+    return run, {"ranks": 4, "is_fsdp": False, "questions": 3, **metrics_of(run, 3)}
 
 
 def check_trace(run):
@@ -139,8 +154,9 @@ def main():
         return SKIPPED
     problems, count = [], 0
     with tempfile.TemporaryDirectory(prefix="cleave-replay-") as folder:
-        for name, words in RUNS.items():
-            run, expected = record(options.cleave, pathlib.Path(folder), name, words)
+        folder = pathlib.Path(folder)
+        runs = [record(options.cleave, folder, name, words) for name, words in RUNS.items()]
+        for run, expected in [*runs, lesson(options.cleave, folder)]:
             problems += check_trace(run)
             for width in (1280, 390):
                 problems += check_page(run, expected, width, options.screenshots)

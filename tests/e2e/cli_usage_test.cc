@@ -60,7 +60,7 @@ TEST_F(Usage, Help_NamesEveryCommandInATenthOfASecond) {
   EXPECT_EQ(ran.exit_code, 0);
   EXPECT_EQ(ran.err, "");
   for (const char* command : {"train", "generate", "eval", "launch", "tokenize", "inspect",
-                              "report", "doctor", "completion"}) {
+                              "report", "doctor", "lesson", "completion"}) {
     EXPECT_TRUE(contains(ran.out, std::string("\n  ") + command + ' ')) << command;
   }
   if (!kIsInstrumented) {

@@ -87,6 +87,7 @@ extern "C" void cleave_train(const cleave::TrainOptions& o) {
                           {"eval-every", o.eval_every},
                           {"early-stop", o.early_stop},
                           {"record-step", o.record_step},
+                          {"log", o.log},
                           {"shuffle", o.shuffle},
                           {"packing", o.packing},
                           {"plan", o.plan},

@@ -1,0 +1,38 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "cleave/file/file.h"
+#include "cleave/report/metrics.h"
+
+namespace cleave::inline report {
+
+/// The folder of a run that TensorBoard reads.
+inline constexpr std::string_view kEventFolderName = "tensorboard";
+
+/// The CRC-32C (Castagnoli) of the bytes.
+uint32_t crc32c(std::span<const std::byte> bytes);
+
+/// Writes the metrics of steps into an event file, which TensorBoard shows. A step is in the file
+/// when add() returns.
+class EventFile {
+ public:
+  /// Creates an event file of its own in `folder`, which it creates too. TensorBoard then drops
+  /// what earlier files of the folder have of steps from `first_step` on: a resumed run does them
+  /// again. Throws Error(kIo).
+  EventFile(const std::filesystem::path& folder, int64_t first_step);
+
+  /// Adds the values that are known, as "train/loss", ..., "eval/loss". Throws Error(kIo).
+  void add(const StepMetrics& metrics);
+
+ private:
+  void append(std::string_view event);
+
+  File file_;
+  uint64_t size_ = 0;
+};
+
+}  // namespace cleave::inline report

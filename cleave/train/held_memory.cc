@@ -1,0 +1,44 @@
+#include "cleave/train/held_memory.h"
+
+#include <algorithm>
+
+#include <ATen/ATen.h>
+
+#include "cleave/nn/call_record.h"
+
+namespace cleave::inline train {
+namespace {
+
+int64_t bytes_of(const Tensor& t) {
+  return t.defined() ? static_cast<int64_t>(t.nbytes()) : 0;
+}
+
+/// Of a leaf; other tensors have none that stays.
+int64_t gradient_bytes(const Tensor& t) {
+  return t.defined() && t.is_leaf() ? bytes_of(t.grad()) : 0;
+}
+
+}  // namespace
+
+KindBytes held_bytes(RankModel& rank, DataSharding sharding) {
+  KindBytes bytes{};
+  const CallRecord unused;  // the layer that runs now does not use these parameters
+  for (const auto& p : rank.parameters()) {
+    const Tensor& leaf = p->leaf();
+    bytes[kWeightBytes] += bytes_of(leaf);
+    bytes[kGradientBytes] += gradient_bytes(leaf);
+    if (!p->is_readable() || !leaf.defined() || p->use().is_same(leaf)) continue;
+    const Tensor& use = p->use();
+    bytes[kGradientBytes] += gradient_bytes(use);
+    const bool is_gathered = sharding == DataSharding::kFsdp && p->is_flat();
+    const int64_t shared = use.is_alias_of(leaf) ? bytes_of(leaf) : 0;
+    bytes[is_gathered ? kGatheredBytes : kWeightBytes] +=
+        std::max<int64_t>(0, bytes_of(use) - shared);
+  }
+  for (const Optimizer::State& s : rank.optimizer().states()) {
+    bytes[kMomentBytes] += bytes_of(s.exp_avg) + bytes_of(s.exp_avg_sq) + bytes_of(s.ema);
+  }
+  return bytes;
+}
+
+}  // namespace cleave::inline train
