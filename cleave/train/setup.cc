@@ -442,10 +442,7 @@ void choose_optimizer(TrainSetup& setup, Model& model) {
                      .weight_decay = o.weight_decay,
                      .decay_on = OptimizerOptions::decay_from_name(o.decay_on),
                      .own = parameter_groups(o.param_groups, model)};
-  if (o.ema == 0) return;
-  CLEAVE_CHECK(!setup.layout.lora, Code::kUsage,
-               "--ema averages a model's weights, which --lora freezes; leave out --ema");
-  setup.optimizer.ema = o.ema;
+  if (o.ema > 0) setup.optimizer.ema = o.ema;
 }
 
 /// The checkpoint that --resume continues from. Without one the run starts from the beginning, so
