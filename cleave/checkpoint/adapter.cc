@@ -7,8 +7,9 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/checkpoint/ema_tensors.h"
 #include "cleave/checkpoint/model_tensors.h"
-#include "cleave/format/tensor_source.h"
+#include "cleave/format/safetensors.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/nn/linear.h"
 
@@ -56,7 +57,7 @@ void refuse_unsupported(const Json& config) {
   if (changes_base) start.fail("expected true, false, \"gaussian\", \"orthogonal\" or \"eva\"");
 }
 
-Tensor whole_tensor(const Safetensors& files, const std::string& name, at::ScalarType type) {
+Tensor whole_tensor(const TensorSource& files, const std::string& name, at::ScalarType type) {
   const TensorInfo& info = files.at(name);
   Tensor values = at::empty(info.shape, scalar_type(info.dtype));
   files.read_block(name, {}, {static_cast<std::byte*>(values.mutable_data_ptr()), values.nbytes()});
@@ -130,21 +131,25 @@ std::string adapter_config_json(const LoraOptions& lora, Model& model, const std
   return json.dump(2) + "\n";
 }
 
-AdapterDelta::AdapterDelta(const fs::path& folder, Model& model, std::set<std::string>* left_out)
-    : files_(Safetensors::open(folder, kAdapterStem)) {
+AdapterDelta::AdapterDelta(const fs::path& folder, Model& model, std::set<std::string>* left_out,
+                           bool is_averaged)
+    : files_(std::make_unique<Safetensors>(Safetensors::open(folder, kAdapterStem))) {
+  if (is_averaged) {
+    files_ = std::make_unique<EmaTensors>(std::move(files_), folder.string(), kPrefix);
+  }
   model.name_tree();
   const LoraOptions lora = read_lora(folder);
   scale_ = lora.scale();
   std::set<std::string> missing, unexpected;
-  for (const TensorInfo& info : files_.list()) unexpected.insert(info.name);
+  for (const TensorInfo& info : files_->list()) unexpected.insert(info.name);
   model.walk([&](Layer& layer) {
     const auto* linear = dynamic_cast<const Linear*>(&layer);
     if (linear != nullptr) missing.merge(add_target(*linear, lora, unexpected));
   });
   if (left_out != nullptr) left_out->merge(unexpected);
   require_all(missing, left_out == nullptr ? unexpected : std::set<std::string>{},
-              files_.path() + " is no adapter of this model");
-  CLEAVE_CHECK(!targets_.empty(), Code::kFormat, files_.path(), " has no tensors for this model");
+              files_->path() + " is no adapter of this model");
+  CLEAVE_CHECK(!targets_.empty(), Code::kFormat, files_->path(), " has no tensors for this model");
 }
 
 std::set<std::string> AdapterDelta::add_target(const Linear& linear, const LoraOptions& lora,
@@ -173,19 +178,19 @@ std::set<std::string> AdapterDelta::add_target(const Linear& linear, const LoraO
 
 void AdapterDelta::require_shape(const std::string& name,
                                  const std::vector<int64_t>& expected) const {
-  const TensorInfo& info = files_.at(name);
-  CLEAVE_CHECK(info.shape == expected, Code::kFormat, files_.path(),
+  const TensorInfo& info = files_->at(name);
+  CLEAVE_CHECK(info.shape == expected, Code::kFormat, files_->path(),
                " is no adapter of this model: ", name, " has shape ", c10::IntArrayRef(info.shape),
                "; the model needs ", c10::IntArrayRef(expected));
-  CLEAVE_CHECK(at::isFloatingType(scalar_type(info.dtype)), Code::kFormat, files_.path(), ": ",
+  CLEAVE_CHECK(at::isFloatingType(scalar_type(info.dtype)), Code::kFormat, files_->path(), ": ",
                name, " has dtype ", file_name(info.dtype), "; expected F32, F64, BF16 or F16");
 }
 
 AdapterDelta::Factors AdapterDelta::factors_of(const Target& target, std::span<const Slice> slices,
                                                at::ScalarType type) const {
   // The weight gets left right: B A, or its transpose A^T B^T.
-  Tensor left = whole_tensor(files_, target.b, type);
-  Tensor right = whole_tensor(files_, target.a, type);
+  Tensor left = whole_tensor(*files_, target.b, type);
+  Tensor right = whole_tensor(*files_, target.a, type);
   if (target.is_transposed) std::swap(left, right);
   if (target.is_transposed) {
     left = left.t();
@@ -219,7 +224,7 @@ Tensor AdapterDelta::row_factors(const TensorInfo& stored, const Target& target,
     first += left.size(0);
   });
   const Tensor norms = squares.sqrt();
-  const Tensor magnitudes = whole_tensor(files_, target.magnitudes, at::kDouble);
+  const Tensor magnitudes = whole_tensor(*files_, target.magnitudes, at::kDouble);
   at->second = (magnitudes / norms.masked_fill(norms.eq(0), 1)).to(type);
   return at->second;
 }

@@ -2,13 +2,14 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <span>
 #include <string>
 #include <string_view>
 
-#include "cleave/format/safetensors.h"
+#include "cleave/format/tensor_source.h"
 #include "cleave/model/model.h"
 #include "cleave/parallel/lora.h"
 
@@ -41,9 +42,10 @@ class AdapterDelta {
  public:
   /// Throws Error(kFormat) unless every tensor of the folder belongs to a Linear layer of `model`
   /// and fits its weight. With `left_out`, tensors of other layers are no error but added to it:
-  /// the model may have another head than the adapter's.
+  /// the model may have another head than the adapter's. `is_averaged`: the averages of a
+  /// checkpoint (train --ema); throws as EmaTensors does.
   AdapterDelta(const std::filesystem::path& folder, Model& model,
-               std::set<std::string>* left_out = nullptr);
+               std::set<std::string>* left_out = nullptr, bool is_averaged = false);
 
   /// Merges the block `slices` of the weight `stored.name`, whose values are in `out`: adds its
   /// part of the product, and with magnitudes (DoRA) multiplies the rows of the sum with magnitude
@@ -74,7 +76,7 @@ class AdapterDelta {
                                    std::set<std::string>& unexpected);
   void require_shape(const std::string& name, const std::vector<int64_t>& expected) const;
 
-  Safetensors files_;
+  std::unique_ptr<TensorSource> files_;
   double scale_ = 1;
   std::map<std::string, Target, std::less<>> targets_;  // by the weight's name
   mutable std::mutex mutex_;

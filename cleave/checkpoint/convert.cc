@@ -360,9 +360,6 @@ ConvertReport write_int4(ConvertOptions options, const ModelFolder& from) {
 ConvertReport convert(const ConvertOptions& options) {
   check(options);
   ModelFolder from = ModelFolder::open(options.from, options.adapter);
-  CLEAVE_CHECK(!options.ema || from.adapter.empty(), Code::kUsage,
-               "averaged weights are those of a whole model, and ", from.adapter,
-               " is an adapter; leave out --ema");
   from.averaged = options.ema;
   if (options.format == ModelFormat::kGguf) return write_gguf(options, from);
   if (is_split(options.format)) {

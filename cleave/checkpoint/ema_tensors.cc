@@ -7,11 +7,14 @@
 
 namespace cleave::inline checkpoint {
 
-EmaTensors::EmaTensors(std::unique_ptr<TensorSource> weights, const std::string& checkpoint)
-    : weights_(std::move(weights)), optimizer_(Safetensors::open(checkpoint, kOptimizerStem)) {
+EmaTensors::EmaTensors(std::unique_ptr<TensorSource> weights, const std::string& checkpoint,
+                       std::string_view prefix)
+    : weights_(std::move(weights)),
+      optimizer_(Safetensors::open(checkpoint, kOptimizerStem)),
+      prefix_(prefix) {
   size_t num_averaged = 0;
   for (TensorInfo& info : weights_->list()) {
-    if (const StoredTensor* average = optimizer_.find(state_name(kEma, info.name))) {
+    if (const StoredTensor* average = average_of(info.name)) {
       CLEAVE_CHECK(average->shape == info.shape, Code::kFormat, optimizer_.path(), ": ",
                    average->name, " has another shape than the weight in ", weights_->path());
       info.dtype = average->dtype;
@@ -24,6 +27,11 @@ EmaTensors::EmaTensors(std::unique_ptr<TensorSource> weights, const std::string&
                " has no averaged weights; train with --ema to keep them");
 }
 
+const StoredTensor* EmaTensors::average_of(std::string_view name) const {
+  if (name.starts_with(prefix_)) name.remove_prefix(prefix_.size());
+  return optimizer_.find(state_name(kEma, name));
+}
+
 const TensorInfo* EmaTensors::find(std::string_view name) const {
   const auto at = by_name_.find(std::string(name));
   return at == by_name_.end() ? nullptr : &list_[at->second];
@@ -31,7 +39,7 @@ const TensorInfo* EmaTensors::find(std::string_view name) const {
 
 void EmaTensors::read_block(std::string_view name, std::span<const Slice> slices,
                             std::span<std::byte> out) const {
-  const StoredTensor* average = optimizer_.find(state_name(kEma, name));
+  const StoredTensor* average = average_of(name);
   if (average != nullptr) return optimizer_.read_block(*average, slices, out);
   weights_->read_block(name, slices, out);
 }

@@ -12,9 +12,11 @@ namespace cleave::inline checkpoint {
 /// fp32, in place of the weights.
 class EmaTensors : public TensorSource {
  public:
-  /// `weights` are the checkpoint's own. Throws Error(kFormat) if the optimizer's files have no
-  /// averages, Error(kIo) if there are no such files.
-  EmaTensors(std::unique_ptr<TensorSource> weights, const std::string& checkpoint);
+  /// `weights` are the checkpoint's own, whose names have `prefix` before the parameter's. Throws
+  /// Error(kFormat) if the optimizer's files have no averages, Error(kIo) if there are no such
+  /// files.
+  EmaTensors(std::unique_ptr<TensorSource> weights, const std::string& checkpoint,
+             std::string_view prefix = "");
 
   [[nodiscard]] std::vector<TensorInfo> list() const override { return list_; }
   [[nodiscard]] const TensorInfo* find(std::string_view name) const override;
@@ -24,8 +26,12 @@ class EmaTensors : public TensorSource {
   [[nodiscard]] std::vector<std::string> file_names() const override;
 
  private:
+  /// The average of a weight; null if it has none.
+  [[nodiscard]] const StoredTensor* average_of(std::string_view name) const;
+
   std::unique_ptr<TensorSource> weights_;
   Safetensors optimizer_;
+  std::string prefix_;
   std::vector<TensorInfo> list_;
   std::unordered_map<std::string, size_t> by_name_;  // in list_
 };

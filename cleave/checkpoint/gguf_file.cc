@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -29,15 +30,17 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kQ4 = "q4_k_m", kQ8 = "q8_0";
 
-/// A tensor of the source and its place in the file.
+/// A tensor of the source, and which tensor of the file has it.
 struct Source {
   TensorInfo info;
   GgufName name;
+  size_t target = 0;
 };
 
 /// Whether llama.cpp keeps the tensor in fp32: its kernels need it, or it has few elements.
 bool stays_fp32(const std::string& name, size_t num_dims) {
-  return num_dims < 2 || name.ends_with("_norm.weight") || name == "position_embd.weight";
+  return num_dims < 2 || name.ends_with("_norm.weight") || name == "position_embd.weight" ||
+         name.ends_with(".ffn_gate_inp.weight");
 }
 
 /// The number in "blk.NUMBER."; -1 if there is none.
@@ -85,7 +88,8 @@ struct Recipe {
   [[nodiscard]] GgufType quantized_type(const std::string& name) const {
     const int64_t layer = layer_of(name);
     const bool is_output = name == "output.weight" || (is_tied && name == "token_embd.weight");
-    const bool is_chosen = name.ends_with(".attn_v.weight") || name.ends_with(".ffn_down.weight");
+    const bool is_chosen = name.ends_with(".attn_v.weight") || name.ends_with(".ffn_down.weight") ||
+                           name.ends_with(".ffn_down_exps.weight");
     const bool has_six = is_output || name.ends_with(".attn_qkv.weight") ||
                          (is_chosen && has_more_bits(layer, num_layers));
     return has_six ? GgufType::kQ6_K : GgufType::kQ4_K;
@@ -139,7 +143,7 @@ class GgufOutput {
       if (fs::exists(fs::path(folder) / kManifestName)) require_intact(folder);
     }
     create(plan);
-    for (size_t i = 0; i < sources_.size(); ++i) copy(source, sources_[i], plan.tensors()[i]);
+    for (const Source& from : sources_) copy(source, from, plan.tensors()[from.target]);
     if (!factors.empty()) {
       file_.write_at(plan.tensors().back().begin, std::as_bytes(std::span(factors)));
     }
@@ -164,15 +168,27 @@ class GgufOutput {
       const auto name = gguf_name(family_, info.name);
       CLEAVE_CHECK(name, Code::kUsage, "parameter ", info.name, " has no name in GGUF; a model of ",
                    "type ", family_.model_type, " has no such tensor in llama.cpp");
-      GgufTensor tensor;
-      tensor.name = name->name;
-      tensor.shape = info.shape;
-      if (name->is_transposed) std::reverse(tensor.shape.begin(), tensor.shape.end());
-      TensorInfo stored{.name = name->name, .dtype = info.dtype, .shape = tensor.shape};
-      tensor.type = recipe_.type_of(name->name, stored);
-      tensors_.push_back(std::move(tensor));
-      sources_.push_back({std::move(info), *name});
+      const size_t target = target_of(info, *name);
+      sources_.push_back({std::move(info), *name, target});
     }
+  }
+
+  /// The index of the file's tensor that has the parameter; of experts, the first one makes it.
+  size_t target_of(const TensorInfo& info, const GgufName& name) {
+    const auto [at, is_new] = targets_.emplace(name.name, tensors_.size());
+    if (!is_new) {
+      ++tensors_[at->second].shape[0];
+      return at->second;
+    }
+    GgufTensor tensor;
+    tensor.name = name.name;
+    tensor.shape = info.shape;
+    if (name.is_transposed) std::reverse(tensor.shape.begin(), tensor.shape.end());
+    const TensorInfo stored{.name = name.name, .dtype = info.dtype, .shape = tensor.shape};
+    tensor.type = recipe_.type_of(name.name, stored);
+    if (name.expert >= 0) tensor.shape.insert(tensor.shape.begin(), 1);
+    tensors_.push_back(std::move(tensor));
+    return at->second;
   }
 
   [[nodiscard]] GgufMetadata metadata() const {
@@ -206,19 +222,23 @@ class GgufOutput {
 
   /// Copies a tensor in pieces of whole rows of the file, and whole heads of an interleaved one.
   void copy(const TensorSource& source, const Source& from, const GgufTensor& to) {
-    const int64_t num_rows = to.shape.empty() ? 1 : to.shape[0];
-    const int64_t row = c10::multiply_integers(to.shape) / std::max<int64_t>(1, num_rows);
+    const bool is_expert = from.name.expert >= 0;
+    const std::span<const int64_t> shape = std::span(to.shape).subspan(is_expert ? 1 : 0);
+    const int64_t num_rows = shape.empty() ? 1 : shape[0];
+    const int64_t row = c10::multiply_integers(shape) / std::max<int64_t>(1, num_rows);
     const GgufBlock block = block_of(to.type);
     const auto row_bytes = static_cast<uint64_t>(row / block.elements * block.bytes);
     const int64_t head = from.name.is_interleaved ? head_rows() : 1;
     const auto most =
         static_cast<int64_t>(kTensorChunkBytes / sizeof(float)) / std::max<int64_t>(row, 1);
     const int64_t step = std::max<int64_t>(1, most / head) * head;
+    const int64_t rows_before = is_expert ? from.name.expert * num_rows : 0;
     for (int64_t first = 0; first < num_rows; first += step) {
       if (const int signal = StopSignal::pending(); signal != 0) throw Stopped{signal};
       const int64_t count = std::min(step, num_rows - first);
-      const Tensor values = rows(source, from, {first, first + count});
-      file_.write_at(to.begin + static_cast<uint64_t>(first) * row_bytes,
+      Tensor values = rows(source, from, {first, first + count});
+      if (from.name.added != 0) values = values.to(at::kDouble).add_(from.name.added);
+      file_.write_at(to.begin + static_cast<uint64_t>(rows_before + first) * row_bytes,
                      encoded(values, to, static_cast<uint64_t>(count) * row_bytes));
     }
   }
@@ -265,6 +285,7 @@ class GgufOutput {
   Recipe recipe_;
   std::vector<Source> sources_;
   std::vector<GgufTensor> tensors_;
+  std::unordered_map<std::string, size_t> targets_;  // tensors_ by name
   File file_;
   // Reused for every piece: allocating each time would fragment the heap.
   std::vector<std::byte> bytes_, blocks_;

@@ -9,29 +9,66 @@
 #include "cleave/model/gguf/names.h"
 
 namespace cleave::inline checkpoint {
+namespace {
+
+/// Subtracts a number from fp32 values.
+void subtract(double added, std::span<std::byte> values) {
+  if (added == 0) return;
+  for (size_t at = 0; at < values.size(); at += sizeof(float)) {
+    float value = 0;
+    std::memcpy(&value, values.data() + at, sizeof value);
+    value -= static_cast<float>(added);
+    std::memcpy(values.data() + at, &value, sizeof value);
+  }
+}
+
+}  // namespace
 
 GgufTensors::GgufTensors(Gguf file, const Json& config) : file_(std::move(file)) {
   const GgufFamily& family = gguf_family(file_.metadata());
-  for (TensorInfo& info : file_.list()) {
+  for (const TensorInfo& info : file_.list()) {
     if (info.name == kGgufRopeFactors) continue;
     Entry entry{.info = info, .stored = info.name};
-    if (const auto parameter = parameter_of_gguf(family, info.name)) {
-      entry.info.name = *parameter;
-      const GgufName name = gguf_name(family, *parameter).value();
-      entry.is_transposed = name.is_transposed && info.shape.size() == 2;
-      if (entry.is_transposed) std::reverse(entry.info.shape.begin(), entry.info.shape.end());
-      if (name.is_interleaved) {
-        entry.interleaved_rows = config.at("head_dim").as_int(1);
-        CLEAVE_CHECK(entry.interleaved_rows % 2 == 0, Code::kFormat, file_.path(), ": heads have ",
-                     entry.interleaved_rows, " rows; rotary positions need an even number");
-        CLEAVE_CHECK(!info.shape.empty() && info.shape[0] % entry.interleaved_rows == 0,
-                     Code::kShape, file_.path(), ": tensor '", info.name,
-                     "' does not have whole heads of ", entry.interleaved_rows, " rows");
-      }
+    const auto parameter = parameter_of_gguf(family, info.name);
+    if (!parameter) {
+      add(std::move(entry));
+      continue;
     }
-    by_name_.emplace(entry.info.name, entries_.size());
-    entries_.push_back(std::move(entry));
+    entry.info.name = *parameter;
+    const GgufName name = gguf_name(family, *parameter).value();
+    entry.is_transposed = name.is_transposed && info.shape.size() == 2;
+    if (entry.is_transposed) std::reverse(entry.info.shape.begin(), entry.info.shape.end());
+    if (name.is_interleaved) set_interleaved(entry, config);
+    entry.added = name.added;
+    CLEAVE_CHECK(name.added == 0 || info.dtype == DType::kF32, Code::kFormat, file_.path(),
+                 ": tensor '", info.name, "' is not F32, as norms must be");
+    if (name.expert < 0) {
+      add(std::move(entry));
+      continue;
+    }
+    CLEAVE_CHECK(info.shape.size() == 3, Code::kFormat, file_.path(), ": tensor '", info.name,
+                 "' has ", info.shape.size(), " dims; experts have 3");
+    entry.info.shape.erase(entry.info.shape.begin());
+    for (entry.expert = 0; entry.expert < info.shape[0]; ++entry.expert) {
+      entry.info.name = parameter_of_gguf(family, info.name, entry.expert).value();
+      add(entry);
+    }
   }
+}
+
+void GgufTensors::add(Entry entry) {
+  by_name_.emplace(entry.info.name, entries_.size());
+  entries_.push_back(std::move(entry));
+}
+
+void GgufTensors::set_interleaved(Entry& entry, const Json& config) const {
+  entry.interleaved_rows = config.at("head_dim").as_int(1);
+  CLEAVE_CHECK(entry.interleaved_rows % 2 == 0, Code::kFormat, file_.path(), ": heads have ",
+               entry.interleaved_rows, " rows; rotary positions need an even number");
+  const std::vector<int64_t>& shape = entry.info.shape;
+  CLEAVE_CHECK(!shape.empty() && shape[0] % entry.interleaved_rows == 0, Code::kShape, file_.path(),
+               ": tensor '", entry.stored, "' does not have whole heads of ",
+               entry.interleaved_rows, " rows");
 }
 
 std::vector<TensorInfo> GgufTensors::list() const {
@@ -49,8 +86,10 @@ void GgufTensors::read_block(std::string_view name, std::span<const Slice> slice
                              std::span<std::byte> out) const {
   const TensorInfo& info = at(name);
   const Entry& entry = entries_[by_name_.at(info.name)];
+  if (entry.expert >= 0) return read_expert(entry, slices, out);
   if (entry.interleaved_rows == 0 && !entry.is_transposed) {
-    return file_.read_block(entry.stored, slices, out);
+    file_.read_block(entry.stored, slices, out);
+    return subtract(entry.added, out);
   }
   const uint64_t bytes = block_bytes(info, slices);
   CLEAVE_CHECK(bytes == out.size(), Code::kUsage, name, ": the block has ", bytes,
@@ -83,6 +122,14 @@ void GgufTensors::read_int4(std::string_view name, const Int4Block& block,
       ++done;
     }
   }
+}
+
+void GgufTensors::read_expert(const Entry& entry, std::span<const Slice> slices,
+                              std::span<std::byte> out) const {
+  std::vector<Slice> stored{{.dim = 0, .ranges = {{entry.expert, entry.expert + 1}}}};
+  for (const Slice& slice : slices)
+    stored.push_back({.dim = slice.dim + 1, .ranges = slice.ranges});
+  file_.read_block(entry.stored, stored, out);
 }
 
 void GgufTensors::read_transposed(const Entry& entry, std::span<const Slice> slices,

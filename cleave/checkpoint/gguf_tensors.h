@@ -10,13 +10,15 @@
 
 namespace cleave::inline checkpoint {
 
-/// The tensors of a GGUF file under the names of the model's parameters, with rows in their order.
+/// The tensors of a GGUF file under the names of the model's parameters, with rows in their order,
+/// and each expert's matrix by itself.
 /// Tensors that GGUF has no parameter for keep their names; the factors of rotary scaling, which
 /// config.json has, are left out.
 class GgufTensors : public TensorSource {
  public:
-  /// `config` is the file's (config_from_gguf). Throws Error(kFormat) for an unknown architecture
-  /// and for interleaved heads with an odd number of rows.
+  /// `config` is the file's (config_from_gguf). Throws Error(kFormat) for an unknown architecture,
+  /// for interleaved heads with an odd number of rows, and for experts that are no list of
+  /// matrices.
   GgufTensors(Gguf file, const Json& config);
 
   [[nodiscard]] std::vector<TensorInfo> list() const override;
@@ -35,9 +37,15 @@ class GgufTensors : public TensorSource {
     std::string stored;            ///< its name in the file
     int64_t interleaved_rows = 0;  ///< as StoredAs
     bool is_transposed = false;
+    int64_t expert = -1;  ///< as GgufName
+    double added = 0;     ///< as GgufName
   };
+  void add(Entry entry);
+  void set_interleaved(Entry& entry, const Json& config) const;
   void read_transposed(const Entry& entry, std::span<const Slice> slices,
                        std::span<std::byte> out) const;
+  void read_expert(const Entry& entry, std::span<const Slice> slices,
+                   std::span<std::byte> out) const;
 
   Gguf file_;
   std::vector<Entry> entries_;

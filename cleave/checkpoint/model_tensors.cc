@@ -75,8 +75,9 @@ void require_all(const std::set<std::string>& missing, const std::set<std::strin
 }
 
 std::unique_ptr<TensorSource> open_model_files(const ModelFolder& folder) {
+  const bool is_averaged = folder.averaged && folder.adapter.empty();  // an adapter has them itself
   CLEAVE_CHECK(
-      !folder.averaged || has_safetensors(folder.weights_path(), folder.stem), Code::kFormat,
+      !is_averaged || has_safetensors(folder.weights_path(), folder.stem), Code::kFormat,
       folder.weights_path(),
       " is no checkpoint of `cleave train`, so it has no averaged weights; leave out --ema");
   if (is_gguf(folder.weights_path())) {
@@ -89,7 +90,7 @@ std::unique_ptr<TensorSource> open_model_files(const ModelFolder& folder) {
   }
   auto files = open_tensors(folder.weights_path(), folder.stem);
   if (Int4Tensors::has_any(*files)) files = std::make_unique<Int4Tensors>(std::move(files));
-  if (!folder.averaged) return files;
+  if (!is_averaged) return files;
   return std::make_unique<EmaTensors>(std::move(files), folder.weights_path());
 }
 
@@ -134,8 +135,8 @@ ModelTensors::ModelTensors(const ModelFolder& folder, Model& model, bool must_fi
     require_all(missing, unexpected, folder.weights_path() + " does not fit its config.json");
   left_out_.merge(unexpected);
   if (!folder.adapter.empty() && !trains_adapter) {
-    adapter_ =
-        std::make_unique<AdapterDelta>(folder.adapter, model, must_fit ? nullptr : &left_out_);
+    adapter_ = std::make_unique<AdapterDelta>(folder.adapter, model,
+                                              must_fit ? nullptr : &left_out_, folder.averaged);
   }
 }
 

@@ -7,13 +7,14 @@ namespace {
 void check(const EvalOptions& options) {
   check_inference(options);
   require_files("--data", options.data);
+  require_checkpoint(options.reference);
 }
 
 }  // namespace
 
 Command eval_command() {
   return {.name = "eval",
-          .summary = "measure a model's mean loss and perplexity or accuracy on data",
+          .summary = "measure a model's mean loss and perplexity, accuracy or rewards on data",
           .usage = "[--model] DIR --data FILES [flags]",
           .define = [](Flags& flags) -> Run {
             return define_inference<decltype(cleave_eval), EvalOptions>(flags, "cleave_eval",

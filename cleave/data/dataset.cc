@@ -41,6 +41,24 @@ void refuse_tables(const DatasetOptions& options) {
   }
 }
 
+/// The ids of text files.
+std::vector<TokenizedFile> tokenized_files(const DatasetOptions& options, FileKind kind) {
+  CLEAVE_CHECK(options.tokenizer != nullptr, Code::kUsage, options.files.front(), " is ",
+               name(kind),
+               ", which needs a tokenizer; the model has none, so give one with "
+               "--tokenizer DIR or --tokenizer bytes");
+  std::vector<TokenizedFile> out;
+  for (const std::string& file : options.files) {
+    out.push_back(tokenized_file(file, kind, *options.tokenizer, options.cache_folder));
+    const int64_t max_id = out.back().ids.max_id();
+    CLEAVE_CHECK(options.vocab_size == 0 || max_id < options.vocab_size, Code::kFormat, file,
+                 ": the tokenizer (", options.tokenizer->kind(), ") gives id ", max_id,
+                 ", the model's vocabulary has ", options.vocab_size,
+                 "; use the tokenizer of the model");
+  }
+  return out;
+}
+
 }  // namespace
 
 Task task_from_name(const std::string& name) {
@@ -60,25 +78,27 @@ std::shared_ptr<const Dataset> open_dataset(const DatasetOptions& options) {
                                         .needs_labels = options.task == Task::kMlm,
                                         .cache_folder = options.cache_folder});
   }
-  CLEAVE_CHECK(options.tokenizer != nullptr, Code::kUsage, options.files.front(), " is ",
-               name(kind),
-               ", which needs a tokenizer; the model has none, so give one with "
-               "--tokenizer DIR or --tokenizer bytes");
   std::vector<Tokens> parts;
-  for (const std::string& file : options.files) {
-    parts.push_back(tokenized_file(file, kind, *options.tokenizer, options.cache_folder));
-    const int64_t max_id = parts.back().max_id();
-    CLEAVE_CHECK(options.vocab_size == 0 || max_id < options.vocab_size, Code::kFormat, file,
-                 ": the tokenizer (", options.tokenizer->kind(), ") gives id ", max_id,
-                 ", the model's vocabulary has ", options.vocab_size,
-                 "; use the tokenizer of the model");
-  }
   int64_t num_tokens = 0;
-  for (const Tokens& part : parts) num_tokens += part.size();
+  for (TokenizedFile& file : tokenized_files(options, kind)) {
+    num_tokens += file.ids.size();
+    parts.push_back(std::move(file.ids));
+  }
   auto data = packed_dataset(std::move(parts), options.seq_len);
   CLEAVE_CHECK(data->size() > 0, Code::kUsage, "the data in ", names_of(options.files), " has ",
                counted(num_tokens, "token"), ", fewer than one sequence of ", options.seq_len,
                "; give more data or a smaller --seq-len");
+  return data;
+}
+
+std::shared_ptr<const Dataset> open_documents(const DatasetOptions& options) {
+  refuse_tables(options);
+  const FileKind kind = common_kind(options.files);
+  CLEAVE_CHECK(kind != FileKind::kJsonRows, Code::kUsage, options.files.front(), " is ", name(kind),
+               "; expected text");
+  auto data = documents_dataset(tokenized_files(options, kind), options.seq_len);
+  CLEAVE_CHECK(data->size() > 0, Code::kUsage, "the data in ", names_of(options.files),
+               " has no document of at least two tokens; give more data");
   return data;
 }
 

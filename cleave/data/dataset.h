@@ -64,4 +64,10 @@ struct DatasetOptions {
 /// file.
 std::shared_ptr<const Dataset> open_dataset(const DatasetOptions& options);
 
+/// Opens text as one sample per document, for packed_samples(). A document of more than seq_len
+/// tokens is divided into several samples, of which each begins with the last token of the one
+/// before, so that every token but the first is predicted once. A document of one token, which
+/// nothing predicts, is left out. Throws as open_dataset().
+std::shared_ptr<const Dataset> open_documents(const DatasetOptions& options);
+
 }  // namespace cleave::inline data

@@ -30,6 +30,9 @@ std::shared_ptr<const Dataset> rows_dataset(const std::vector<std::string>& file
 /// seq_len is not above 0.
 std::shared_ptr<const Dataset> packed_dataset(std::vector<Tokens> parts, int64_t seq_len);
 
+/// The samples of open_documents().
+std::shared_ptr<const Dataset> documents_dataset(std::vector<TokenizedFile> files, int64_t seq_len);
+
 /// Calls `visit` with each text of a file: the column text, review or sentence of a .csv file, the
 /// key `text` of each line of a .jsonl file, else each non-empty line. Throws Error(kIo, kFormat)
 /// with file and line.

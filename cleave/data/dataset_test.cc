@@ -1,7 +1,9 @@
 #include "cleave/data/dataset.h"
 
+#include <filesystem>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -341,6 +343,99 @@ TEST(Fingerprint, OfRows_ChangesWithAnyNumberAndWithWhereRowsEnd) {
   for (size_t i = 0; i < seen.size(); ++i) {
     for (size_t k = 0; k < i; ++k) EXPECT_NE(seen[i], seen[k]) << i << " " << k;
   }
+}
+
+TEST(OpenDocuments, EachDocument_IsASampleOfItsOwn) {
+  Data data;
+  const std::string lines =
+      data.file("lines.jsonl", "{\"text\": \"abc\"}\n{\"text\": \"\"}\n{\"text\": \"de\"}\n");
+  const auto opened = open_documents(data.options({lines}));
+  ASSERT_EQ(opened->size(), 2);  // the empty one has no tokens
+  EXPECT_THAT(opened->sample(0).ids, ElementsAre('a', 'b', 'c', kEnd));
+  EXPECT_THAT(opened->sample(1).ids, ElementsAre('d', 'e', kEnd));
+  EXPECT_THAT(opened->sample(1).labels, IsEmpty());
+  EXPECT_TRUE(opened->is_text());
+  EXPECT_EQ(thrown_by([&] { (void)opened->sample(2); }).code(), Code::kUsage);
+  const auto files = open_documents(
+      data.options({data.file("x.txt", "xy"), data.file("none.txt", ""), data.file("z.txt", "z")}));
+  ASSERT_EQ(files->size(), 2);
+  EXPECT_THAT(files->sample(0).ids, ElementsAre('x', 'y', kEnd));
+  EXPECT_THAT(files->sample(1).ids, ElementsAre('z', kEnd));
+}
+
+// Oracle: the pairs of neighbours in each document; a sample predicts each token from the one
+// before. No document begins with the end id, so no sample may.
+TEST(OpenDocuments, AnyLength_PredictsEveryTokenOnceAndNothingAcrossDocuments) {
+  Data data;
+  std::vector<std::pair<int64_t, int64_t>> want;
+  std::string lines;
+  for (int length = 0; length < 20; ++length) {
+    std::string text;
+    for (int i = 0; i < length; ++i) text += static_cast<char>('a' + (3 * length + i) % 26);
+    lines += "{\"text\": \"" + text + "\"}\n";
+    if (text.empty()) continue;
+    const Ids ids = stream_of({text});
+    for (size_t i = 0; i + 1 < ids.size(); ++i) want.emplace_back(ids[i], ids[i + 1]);
+  }
+  const std::string file = data.file("lines.jsonl", lines);
+  for (const int64_t seq_len : {2, 3, 7, 64}) {
+    const auto opened = open_documents(data.options({file}, seq_len));
+    std::vector<std::pair<int64_t, int64_t>> got;
+    for (int64_t k = 0; k < opened->size(); ++k) {
+      const Ids ids = opened->sample(k).ids;
+      EXPECT_NE(ids.front(), kEnd);
+      EXPECT_LE(std::ssize(ids), seq_len);
+      for (size_t i = 0; i + 1 < ids.size(); ++i) got.emplace_back(ids[i], ids[i + 1]);
+    }
+    EXPECT_EQ(got, want) << seq_len;
+  }
+}
+
+TEST(OpenDocuments, TokenCache_GivesTheSameDocumentsAlsoIfALengthIsLost) {
+  const TempFolder cache;
+  Data data;
+  const std::string file =
+      data.file("lines.jsonl", "{\"text\": \"abc\"}\n{\"text\": \"defghi\"}\n");
+  const auto memory = open_documents(data.options({file}));
+  DatasetOptions options = data.options({file});
+  options.cache_folder = (cache / "tokens").string();
+  for (int time = 0; time < 3; ++time) {
+    const auto opened = open_documents(options);
+    EXPECT_EQ(all_ids(*opened), all_ids(*memory));
+    EXPECT_EQ(opened->fingerprint(), memory->fingerprint());
+    int lengths = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(options.cache_folder)) {
+      if (!entry.path().string().ends_with(".lengths.tokens")) continue;
+      ++lengths;
+      if (time == 1) std::filesystem::resize_file(entry.path(), 65);
+    }
+    EXPECT_EQ(lengths, 1);
+  }
+}
+
+// The same ids, joined, are the same stream; as documents they are others.
+TEST(OpenDocuments, OtherEndsOfDocuments_ChangeTheFingerprint) {
+  Data data;
+  DatasetOptions one = data.options({data.file("a.jsonl", "{\"text\": \"abab\"}\n")}, 8);
+  DatasetOptions two =
+      data.options({data.file("b.jsonl", "{\"text\": \"ab\"}\n{\"text\": \"ab\"}\n")}, 8);
+  EXPECT_NE(open_documents(one)->fingerprint(), open_documents(two)->fingerprint());
+  two.seq_len = 3;
+  EXPECT_NE(open_documents(two)->fingerprint(),
+            open_documents(data.options(two.files, 8))->fingerprint());
+}
+
+TEST(OpenDocuments, RowsOfIdsAndNothing_AreRefused) {
+  Data data;
+  const auto refusal = [&](const std::string& name, std::string_view text) {
+    const std::string file = data.file(name, text);
+    const Error error = thrown_by([&] { (void)open_documents(data.options({file})); });
+    EXPECT_EQ(error.code(), Code::kUsage);
+    return std::string(error.what());
+  };
+  EXPECT_THAT(refusal("rows.jsonl", "{\"input_ids\": [1, 2]}\n"), HasSubstr("expected text"));
+  EXPECT_THAT(refusal("empty.jsonl", "{\"text\": \"\"}\n"),
+              HasSubstr("no document of at least two tokens"));
 }
 
 }  // namespace

@@ -116,7 +116,7 @@ TEST(TokenizedFile, LargerThanTheMemory_IsTokenizedInBoundedMemory) {
     const std::string path = folder / (kind == FileKind::kText ? "large.txt" : "large.jsonl");
     const uint64_t before = test::resident_bytes("VmRSS");
     ASSERT_TRUE(test::reset_peak());
-    const Tokens tokens = tokenized_file(path, kind, *tokenizer, folder / "tokens");
+    const Tokens tokens = tokenized_file(path, kind, *tokenizer, folder / "tokens").ids;
     EXPECT_GT(tokens.size(), static_cast<int64_t>(kBytes / 2));
     EXPECT_LT(test::resident_bytes("VmHWM"), before + kMostResident) << name(kind);
   }

@@ -24,9 +24,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kCacheVersion = 1;              // of the rule that turns documents into ids
+constexpr uint64_t kCacheVersion = 2;              // of the rule that turns documents into ids
 constexpr size_t kHashedBlock = size_t{1} << 20;   // of a file that is hashed
-constexpr size_t kPieceBytes = size_t{256} << 10;  // of a text that is tokenized
+constexpr size_t kTextPieceBytes = size_t{256} << 10;  // of a text that is tokenized
 
 /// XXH3 of a file, read in blocks.
 uint64_t hash_file(const std::string& path) {
@@ -42,7 +42,14 @@ uint64_t hash_file(const std::string& path) {
   return hasher.digest();
 }
 
+constexpr int64_t kLongestDocument = int64_t{1} << 31;  // in ids
+
 using Take = std::function<void(std::span<const int64_t>)>;
+
+/// What receives a file's ids, and the lengths of its documents.
+struct TakeDocuments {
+  Take ids, lengths;
+};
 
 /// Shows how far a file is tokenized, once that takes more than a second, and ends it on a signal.
 class Watch {
@@ -72,7 +79,7 @@ class Watch {
   std::unique_ptr<Progress> progress_;
 };
 
-/// Passes on the ids of documents.
+/// Passes on the ids of a document.
 class Ids {
  public:
   Ids(const Tokenizer& tokenizer, const Take& take) : tokenizer_(tokenizer), take_(take) {}
@@ -80,6 +87,7 @@ class Ids {
   void put(std::span<const int64_t> ids) {
     if (ids.empty()) return;
     last_ = ids.back();
+    length_ += static_cast<int64_t>(ids.size());
     take_(ids);
   }
   /// The special tokens that encode() adds before or after a text.
@@ -93,31 +101,36 @@ class Ids {
       }
     }
   }
-  void end_document() {
+  /// Puts the end id after a document that has ids. Returns how many ids it has.
+  int64_t end() {
     const std::optional<int64_t> end = tokenizer_.special().eos;
-    if (end && last_ != end) put(std::array{*end});
+    if (length_ > 0 && end && last_ != end) put(std::array{*end});
+    return length_;
   }
 
  private:
   const Tokenizer& tokenizer_;
   const Take& take_;
   std::optional<int64_t> last_;
+  int64_t length_ = 0;
 };
 
 void tokenize(const std::string& path, FileKind kind, const Tokenizer& tokenizer, Watch& watch,
-              const Take& take) {
-  Ids ids(tokenizer, take);
+              const TakeDocuments& take) {
   if (kind == FileKind::kJsonTexts) {
     for_each_json_text(path, [&](std::string_view text, uint64_t bytes_read) {
       watch.note(bytes_read);
       if (text.empty()) return;
+      Ids ids(tokenizer, take.ids);
       ids.put(tokenizer.encode(text));
-      ids.end_document();
+      const int64_t length = ids.end();
+      if (length > 0) take.lengths(std::array{length});
     });
     return;
   }
+  Ids ids(tokenizer, take.ids);
   bool has_begun = false;
-  for_text_ids(path, tokenizer, kPieceBytes, [&](std::span<const int64_t> part, uint64_t done) {
+  for_text_ids(path, tokenizer, kTextPieceBytes, [&](std::span<const int64_t> part, uint64_t done) {
     if (!has_begun) ids.put_special(/*before=*/true);
     has_begun = true;
     ids.put(part);
@@ -125,7 +138,7 @@ void tokenize(const std::string& path, FileKind kind, const Tokenizer& tokenizer
   });
   if (!has_begun) return;  // an empty file
   ids.put_special(/*before=*/false);
-  ids.end_document();
+  ids.end();
 }
 
 /// Removes what writers that were killed have left. The caller holds the folder's lock.
@@ -160,39 +173,76 @@ class CacheLock {
   int fd_ = -1;
 };
 
+/// The files of a cache that hold a data file's ids and its documents' lengths.
+class CachedFile {
+ public:
+  CachedFile(const fs::path& folder, uint64_t key, FileKind kind)
+      : key_(key),
+        has_lengths_(kind == FileKind::kJsonTexts),
+        ids_(folder / (to_hex(key) + ".tokens")),
+        lengths_(folder / (to_hex(key) + ".lengths.tokens")) {}
+
+  /// nullopt unless both are there and intact.
+  [[nodiscard]] std::optional<TokenizedFile> open() const {
+    std::optional<Tokens> ids = Tokens::open(ids_, key_);
+    if (!ids) return std::nullopt;
+    std::optional<Tokens> lengths(kLongestDocument);
+    if (has_lengths_) lengths = Tokens::open(lengths_, key_);
+    if (!lengths) return std::nullopt;
+    return TokenizedFile{.ids = std::move(*ids), .lengths = std::move(*lengths)};
+  }
+  /// Tokenizes the file and writes both. Throws Error(kIo) if it has changed since its hash.
+  void write(const std::string& path, uint64_t content, const Tokenizer& tokenizer,
+             Watch& watch) const {
+    TokensWriter ids(ids_, tokenizer.vocab_size());
+    TokensWriter lengths(lengths_, kLongestDocument);
+    tokenize(path, has_lengths_ ? FileKind::kJsonTexts : FileKind::kText, tokenizer, watch,
+             {.ids = [&](auto part) { ids.append(part); },
+              .lengths = [&](auto part) { lengths.append(part); }});
+    CLEAVE_CHECK(hash_file(path) == content, Code::kIo, path,
+                 " changed while it was read; run again when the file is complete");
+    if (has_lengths_) lengths.commit(key_);
+    ids.commit(key_);
+  }
+  [[nodiscard]] std::string name() const { return ids_.string(); }
+
+ private:
+  uint64_t key_;
+  bool has_lengths_;
+  fs::path ids_, lengths_;
+};
+
 }  // namespace
 
-Tokens tokenized_file(const std::string& path, FileKind kind, const Tokenizer& tokenizer,
-                      const std::string& cache_folder) {
+TokenizedFile tokenized_file(const std::string& path, FileKind kind, const Tokenizer& tokenizer,
+                             const std::string& cache_folder) {
   Watch watch(path, !cache_folder.empty());
   if (cache_folder.empty()) {
-    Tokens tokens(tokenizer.vocab_size());
-    tokenize(path, kind, tokenizer, watch, [&](auto ids) { tokens.append(ids); });
-    return tokens;
+    TokenizedFile file{.ids = Tokens(tokenizer.vocab_size()), .lengths = Tokens(kLongestDocument)};
+    tokenize(path, kind, tokenizer, watch,
+             {.ids = [&](auto part) { file.ids.append(part); },
+              .lengths = [&](auto part) { file.lengths.append(part); }});
+    return file;
   }
   const uint64_t content = hash_file(path);
   const std::array<uint64_t, 5> identity{
       kCacheVersion, static_cast<uint64_t>(kind), content, tokenizer.fingerprint(),
       static_cast<uint64_t>(tokenizer.special().eos.value_or(-1))};
   const uint64_t key = hash_bytes(std::as_bytes(std::span(identity)));
-  const fs::path cache = fs::path(cache_folder) / (to_hex(key) + ".tokens");
-  if (std::optional<Tokens> tokens = Tokens::open(cache, key)) return std::move(*tokens);
+  const CachedFile cached(cache_folder, key, kind);
+  if (std::optional<TokenizedFile> file = cached.open()) return std::move(*file);
 
   std::error_code error;
   fs::create_directories(cache_folder, error);
   if (error) throw_io(cache_folder, "mkdir", error.value());
   const CacheLock lock(cache_folder);
-  if (std::optional<Tokens> tokens = Tokens::open(cache, key)) return std::move(*tokens);
+  if (std::optional<TokenizedFile> file = cached.open()) return std::move(*file);
   remove_partial_files(cache_folder);
-  TokensWriter writer(cache, tokenizer.vocab_size());
-  tokenize(path, kind, tokenizer, watch, [&](auto ids) { writer.append(ids); });
-  CLEAVE_CHECK(hash_file(path) == content, Code::kIo, path,
-               " changed while it was read; run again when the file is complete");
-  writer.commit(key);
-  std::optional<Tokens> tokens = Tokens::open(cache, key);
-  CLEAVE_CHECK(tokens.has_value(), Code::kIo, cache.string(),
+  cached.write(path, content, tokenizer, watch);
+  std::optional<TokenizedFile> file = cached.open();
+  CLEAVE_CHECK(file.has_value(), Code::kIo, cached.name(),
                " does not read back as it was written; the disk is faulty");
-  return std::move(*tokens);
+  return std::move(*file);
 }
 
 }  // namespace cleave::inline data

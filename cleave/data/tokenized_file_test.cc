@@ -65,7 +65,7 @@ struct Setting {
 
   Setting() { write_atomic(file, std::string_view("\1\2\3A")); }
   [[nodiscard]] Tokens open(const Tokenizer& tokenizer) const {
-    return tokenized_file(file, FileKind::kText, tokenizer, cache);
+    return tokenized_file(file, FileKind::kText, tokenizer, cache).ids;
   }
   [[nodiscard]] std::vector<fs::path> cached() const {
     std::vector<fs::path> paths;
@@ -104,7 +104,7 @@ TEST(TokenizedFile, IdsAbove16Bits_ComeBack) {
 TEST(TokenizedFile, WithoutCacheFolder_IsMemoryOnlyWithTheSameChecksum) {
   const Setting setting;
   const CountingTokenizer tokenizer(65536);
-  const Tokens memory = tokenized_file(setting.file, FileKind::kText, tokenizer, "");
+  const Tokens memory = tokenized_file(setting.file, FileKind::kText, tokenizer, "").ids;
   EXPECT_FALSE(fs::exists(setting.cache));
   const Tokens mapped = setting.open(tokenizer);
   EXPECT_EQ(memory.checksum(), mapped.checksum());

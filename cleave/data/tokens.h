@@ -76,13 +76,20 @@ class TokensWriter {
   bool is_committed_ = false;
 };
 
-/// The ids of all documents of a file of kind kText or kJsonTexts, in order. Each document ends
-/// with the tokenizer's end id, if it has one; an empty document has no ids.
+/// The documents of a file of kind kText or kJsonTexts.
+struct TokenizedFile {
+  Tokens ids;  ///< of all documents, in order
+  /// How many ids each document of kJsonTexts has. Empty for kText, which is one document.
+  Tokens lengths;
+};
+
+/// Tokenizes a file. Each document ends with the tokenizer's end id, if it has one; a document
+/// without a token has no ids and no length.
 ///
 /// With a `cache_folder` (created if missing) the ids are stored there under a hash of the file's
 /// content and the tokenizer, and later calls of any process read them from there. If several
 /// processes call at the same time, one tokenizes. Throws Error(kIo, kFormat) with file and line.
-Tokens tokenized_file(const std::string& path, FileKind kind, const Tokenizer& tokenizer,
-                      const std::string& cache_folder);
+TokenizedFile tokenized_file(const std::string& path, FileKind kind, const Tokenizer& tokenizer,
+                             const std::string& cache_folder);
 
 }  // namespace cleave::inline data

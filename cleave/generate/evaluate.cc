@@ -9,9 +9,11 @@
 #include "cleave/base/hash.h"
 #include "cleave/base/log.h"
 #include "cleave/base/progress.h"
+#include "cleave/chat/pair_reader.h"
 #include "cleave/comm/bootstrap/environment.h"
 #include "cleave/data/batch.h"
 #include "cleave/data/dataset_kinds.h"
+#include "cleave/generate/evaluate_pairs.h"
 #include "cleave/generate/runnable.h"
 #include "cleave/mesh/job.h"
 #include "cleave/model/gguf/tokenizer.h"
@@ -23,33 +25,69 @@ namespace {
 /// Tokens per sequence if neither the flag nor the folder says it; train has the same default.
 constexpr int64_t kSeqLen = 256;
 
-std::shared_ptr<const Dataset> data_of(const EvalOptions& options, int64_t seq_len,
-                                       const Runnable& runnable,
-                                       const std::shared_ptr<const Tokenizer>& tokenizer) {
-  const ModelFacts& facts = runnable.facts();
+/// What an evaluation reads.
+struct EvalInput {
+  const EvalOptions& options;
+  const Runnable& runnable;
+  Task task;
+  std::shared_ptr<const Tokenizer> tokenizer;
+  int64_t seq_len;
+};
+
+/// The template of chats; null without a tokenizer, which the dataset refuses.
+std::shared_ptr<const ChatTemplate> chat_template_of(const EvalInput& input) {
+  if (!input.tokenizer) return nullptr;
+  return load_model_chat_template("", input.runnable.tokenizer_folder(input.options.tokenizer),
+                                  *input.tokenizer, kTrainingTime);
+}
+
+/// Rank 0 shows what did not fit into the sequences.
+void warn_of(const std::string& what_was_cut) {
+  const auto environment = read_environment();
+  if (what_was_cut.empty() || (environment && environment->rank != 0)) return;
+  log_warning(what_was_cut);
+}
+
+std::shared_ptr<const Dataset> data_of(const EvalInput& input) {
+  const ModelFacts& facts = input.runnable.facts();
+  const std::vector<std::string>& files = input.options.data;
+  const int64_t seq_len = input.seq_len;
   CLEAVE_CHECK(seq_len >= 2, Code::kShape, "--seq-len ", seq_len,
                " is too short; give at least 2 tokens");
-  const DatasetOptions data{.files = options.data,
-                            .tokenizer = tokenizer,
+  const DatasetOptions data{.files = files,
+                            .tokenizer = input.tokenizer,
                             .seq_len = seq_len,
                             .cache_folder = "",
                             .vocab_size = facts.vocab_size,
-                            .task = runnable.task(),
+                            .task = input.task,
                             .classes = facts.labels};
-  if (data.task == Task::kClassify || !holds_chats(options.data)) {
-    return open_dataset(data);
+  if (data.task == Task::kDpo) {
+    PairCounts counts;
+    auto pairs =
+        pair_dataset(data, holds_message_pairs(files) ? chat_template_of(input) : nullptr, &counts);
+    warn_of(counts.warning(seq_len));
+    return pairs;
   }
-  ChatOptions chat;
-  if (tokenizer) {
-    chat.chat_template = load_model_chat_template("", runnable.tokenizer_folder(options.tokenizer),
-                                                  *tokenizer, kTrainingTime);
-  }
+  if (data.task == Task::kClassify || !holds_chats(files)) return open_dataset(data);
   ChatCounts counts;
-  auto chats = chat_dataset(data, chat, &counts);
-  const std::string warning = counts.warning(seq_len);
-  const auto environment = read_environment();
-  if (!warning.empty() && (!environment || environment->rank == 0)) log_warning(warning);
+  auto chats = chat_dataset(data, {.chat_template = chat_template_of(input)}, &counts);
+  warn_of(counts.warning(seq_len));
   return chats;
+}
+
+void print_preferences(const PreferenceScore& score, bool json) {
+  const double accuracy = static_cast<double>(score.right) / static_cast<double>(score.pairs);
+  if (json) {
+    const nlohmann::ordered_json row = {{"loss", score.loss},
+                                        {"reward_margin", score.reward_margin},
+                                        {"reward_accuracy", accuracy},
+                                        {"right", score.right},
+                                        {"pairs", score.pairs}};
+    log_info(row.dump());
+  } else {
+    log_info("loss ", score.loss, "  reward margin ", score.reward_margin, "  reward accuracy ",
+             accuracy, "  (", score.right, " of ", counted(score.pairs, "pair"), ")");
+  }
 }
 
 void print_accuracy(const EvalSum& result, bool json) {
@@ -79,25 +117,83 @@ void print_perplexity(const EvalSum& result, bool json) {
   }
 }
 
+/// Progress of an evaluation, shown by rank 0 on a terminal; other output is just the result.
+class EvalProgress {
+ public:
+  EvalProgress(const Axis& tp, int64_t total, const std::string& unit) {
+    if (tp.rank() != 0) return;
+    progress_.emplace(ProgressOptions{.total = total,
+                                      .unit = unit,
+                                      .may_be_live = launched_world_size() == 0,
+                                      .line_every_s = INFINITY});
+  }
+  void update(int64_t done) {
+    if (progress_) progress_->update(done);
+  }
+  /// Removes it, so that the result can be printed.
+  void end() { progress_.reset(); }
+
+ private:
+  std::optional<Progress> progress_;
+};
+
+void evaluate_and_print(const EvalInput& input, const Dataset& data, const Axis& tp) {
+  const auto model = input.runnable.load(tp);
+  const BatchRules rules = batch_rules(*model, input.tokenizer.get(), data.is_text(), 0);
+  EvalProgress progress(tp, data.size(), "sequence");
+  const EvalSum result = evaluate(*model, tp, data, input.options.batch_size, rules,
+                                  [&](int64_t done) { progress.update(done); });
+  progress.end();
+  if (tp.rank() != 0) return;
+  input.task == Task::kClassify ? print_accuracy(result, input.options.json)
+                                : print_perplexity(result, input.options.json);
+}
+
+/// One model after the other, so that the memory of one is enough.
+void evaluate_and_print_pairs(const EvalInput& input, const Runnable& reference,
+                              const Dataset& pairs, const Axis& tp) {
+  EvalProgress progress(tp, 2 * pairs.size(), "pair");
+  int64_t before = 0;
+  const auto log_probs_of = [&](const Runnable& runnable) {
+    const auto model = runnable.load(tp);
+    const Tensor all = pair_log_probs(*model, tp, pairs, input.options.batch_size,
+                                      [&](int64_t done) { progress.update(before + done); });
+    before += pairs.size();
+    return all;
+  };
+  const Tensor log_probs = log_probs_of(input.runnable);
+  const PreferenceScore score =
+      preference_score(log_probs, log_probs_of(reference), input.options.dpo_beta);
+  progress.end();
+  if (tp.rank() == 0) print_preferences(score, input.options.json);
+}
+
 }  // namespace
 
-EvalSum evaluate(Model& model, const Axis& tp, const Dataset& data, int64_t batch_size,
-                 const BatchRules& rules, const std::function<void(int64_t)>& on_samples) {
+void for_batches(Model& model, const Dataset& data, int64_t batch_size, const BatchRules& rules,
+                 const std::function<void(const Batch& batch, int64_t first)>& visit) {
   const at::NoGradGuard no_grad;
   const at::Device device = model.parameters().front()->leaf().device();
   const SampleOrder order{.num_samples = data.size(), .batch_size = batch_size, .shuffle = false};
-  EvalSum result;
   for (int64_t first = 0, step = 0; first < data.size(); first += batch_size, ++step) {
     const int64_t count = std::min(batch_size, data.size() - first);
     const Batch batch = rules.make_for_eval(data, order, step, 0, count).to(device);
     CLEAVE_CHECK(batch.ids.size(1) <= model.facts().max_positions, Code::kShape,
                  "a sequence of the data has ", batch.ids.size(1), " ids; the model has ",
                  model.facts().max_positions, " positions");
-    const DTensor logits = model(DTensor(batch.ids, tp, Replicate{}), context_of(batch));
-    const Task task = task_of(model);
-    result += eval_of(logits, targets_of(batch, task), task);
-    if (on_samples) on_samples(first + count);
+    visit(batch, first);
   }
+}
+
+EvalSum evaluate(Model& model, const Axis& tp, const Dataset& data, int64_t batch_size,
+                 const BatchRules& rules, const std::function<void(int64_t)>& on_samples) {
+  const Task task = task_of(model);
+  EvalSum result;
+  for_batches(model, data, batch_size, rules, [&](const Batch& batch, int64_t first) {
+    const DTensor logits = model(DTensor(batch.ids, tp, Replicate{}), context_of(batch));
+    result += eval_of(logits, targets_of(batch, task), task);
+    if (on_samples) on_samples(first + batch.ids.size(0));
+  });
   CLEAVE_CHECK(result.num_labels > 0, Code::kUsage, "the data has ", result.num_labels,
                " labels; evaluation needs at least one");
   return result;
@@ -109,37 +205,30 @@ void cleave_eval(const cleave::EvalOptions& options) {
   cleave::set_plain_kernels(options.plain_kernels);
   using namespace cleave;  // NOLINT(google-build-using-namespace)
   const Runnable runnable(options, {"lm", "mlm", "classify"});
+  std::optional<Runnable> reference;
+  if (evaluates_pairs(options, runnable)) reference = reference_of(options, runnable);
   // Rows of ids need no tokenizer, and the kind of the files is not known yet.
-  const auto tokenizer = runnable.tokenizer(options.tokenizer, /*is_needed=*/false);
-  const int64_t seq_len = runnable.seq_len(options.seq_len, kSeqLen);
-  const auto data = data_of(options, seq_len, runnable, tokenizer);
+  const EvalInput input{.options = options,
+                        .runnable = runnable,
+                        .task = reference ? Task::kDpo : runnable.task(),
+                        .tokenizer = runnable.tokenizer(options.tokenizer, /*is_needed=*/false),
+                        .seq_len = runnable.seq_len(options.seq_len, kSeqLen)};
+  const auto data = data_of(input);
   CLEAVE_CHECK(options.batch_size >= 1, Code::kUsage, "--batch-size ", options.batch_size,
                " must be at least 1");
   const auto fingerprint = [&] {
     ConfigFingerprint all = runnable.fingerprint(options);
-    all.emplace_back("--seq-len", str(seq_len));
-    all.emplace_back("--tokenizer with checksum", checksum_of(tokenizer.get()));
+    all.emplace_back("--seq-len", str(input.seq_len));
+    all.emplace_back("--tokenizer with checksum", checksum_of(input.tokenizer.get()));
     all.emplace_back("--data with checksum", to_hex(data->fingerprint()));
+    if (!reference) return all;
+    for (auto& [name, value] : reference->fingerprint(options)) {
+      all.emplace_back("--reference: " + name, std::move(value));
+    }
     return all;
   };
   run_on_ranks(options, fingerprint, [&](const Axis& tp) {
-    const auto model = runnable.load(tp);
-    const BatchRules rules = batch_rules(*model, tokenizer.get(), data->is_text(), 0);
-    // Progress is only shown on a terminal; other output is just the result.
-    std::optional<Progress> progress;
-    if (tp.rank() == 0) {
-      progress.emplace(ProgressOptions{.total = data->size(),
-                                       .unit = "sequence",
-                                       .may_be_live = launched_world_size() == 0,
-                                       .line_every_s = INFINITY});
-    }
-    const EvalSum result =
-        evaluate(*model, tp, *data, options.batch_size, rules, [&progress](int64_t done) {
-          if (progress) progress->update(done);
-        });
-    progress.reset();
-    if (tp.rank() != 0) return;
-    runnable.task() == Task::kClassify ? print_accuracy(result, options.json)
-                                       : print_perplexity(result, options.json);
+    reference ? evaluate_and_print_pairs(input, *reference, *data, tp)
+              : evaluate_and_print(input, *data, tp);
   });
 }

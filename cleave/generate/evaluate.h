@@ -10,6 +10,12 @@
 
 namespace cleave::inline generation {
 
+/// Calls `visit` with the batches of `batch_size` samples of the data, in file order and on the
+/// model's device, and with the index of each batch's first sample. Throws Error(kShape) for a
+/// sample longer than the model's positions.
+void for_batches(Model& model, const Dataset& data, int64_t batch_size, const BatchRules& rules,
+                 const std::function<void(const Batch& batch, int64_t first)>& visit);
+
 /// Evaluates a model on `tp`: its loss on next tokens, on tokens masked by `rules`, or on classes.
 /// The same on all ranks. Runs `batch_size` samples at a time and calls `on_samples` with the
 /// number of finished ones. Throws Error(kShape) for a sample longer than the model's positions,

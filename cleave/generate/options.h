@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cleave/mesh/machine_options.h"
+#include "cleave/train/options.h"
 
 namespace cleave::inline generation {
 
@@ -45,7 +46,10 @@ struct GenerateOptions : RunOptions {
 /// Options of `cleave eval`.
 struct EvalOptions : RunOptions {
   std::vector<std::string> data;
-  int64_t seq_len = 0;  ///< tokens per sequence; 0 = that of the run, else 256
+  std::string task;       ///< "dpo" for preferences; empty = the model's
+  std::string reference;  ///< of task dpo: folder of a model; empty = an adapter's base model
+  double dpo_beta = 0.1;  ///< of task dpo
+  int64_t seq_len = 0;    ///< tokens per sequence; 0 = that of the run, else 256
   int64_t batch_size = 8;
 };
 
@@ -154,20 +158,24 @@ inline std::vector<Section> sections(GenerateOptions& o) {
 
 /// The options of `cleave eval`. The ranks compare the data by checksum.
 inline std::vector<Section> sections(EvalOptions& o) {
-  return {
-      {"model and data",
-       {model_folder(&o.model),
-        adapter_folder(&o.adapter),
-        {&o.data, "data", "FILES",
-         "as for train: text, CSV, or JSONL with \"text\", \"input_ids\", \"messages\" or "
-         "\"label\"",
-         "required"},
-        tokenizer(&o.tokenizer),
-        {&o.seq_len, "seq-len", "N", "tokens per sequence", "the run's, else 256", kLength},
-        {&o.batch_size, "batch-size", "N", "sequences per forward pass", "", kSequences,
-         kMustMatch},
-        {&o.json, "json", "", "print one JSON object: loss, and perplexity or accuracy", "off"}}},
-      rank_section(o)};
+  return {{"model and data",
+           {model_folder(&o.model),
+            adapter_folder(&o.adapter),
+            {&o.data, "data", "FILES",
+             "as for train: text, CSV, or JSONL with \"text\", \"input_ids\", \"messages\", "
+             "\"label\", or \"chosen\" and \"rejected\"",
+             "required"},
+            task(&o.task, "task that is measured; dpo measures preferences"),
+            dpo_beta(&o.dpo_beta),
+            {&o.reference, "reference", "DIR", "model with which --task dpo compares",
+             "an adapter's base model"},
+            tokenizer(&o.tokenizer),
+            {&o.seq_len, "seq-len", "N", "tokens per sequence", "the run's, else 256", kLength},
+            {&o.batch_size, "batch-size", "N", "sequences per forward pass", "", kSequences,
+             kMustMatch},
+            {&o.json, "json", "",
+             "print one JSON object: loss, and perplexity, accuracy or rewards", "off"}}},
+          rank_section(o)};
 }
 
 /// The options of `cleave predict`. The ranks compare the texts by checksum.

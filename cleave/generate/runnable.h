@@ -47,6 +47,8 @@ class Runnable {
   [[nodiscard]] const ModelFacts& facts() const { return facts_; }
   [[nodiscard]] Task task() const { return task_; }
   [[nodiscard]] at::ScalarType dtype() const { return dtype_; }
+  /// As --dtype names it, also if the flag is not given.
+  [[nodiscard]] std::string dtype_name() const;
   /// The folder or GGUF file of the tokenizer `wanted`: the model's for "", that of a run's newest
   /// checkpoint for a run folder, that of the Hugging Face cache for ORG/NAME; "" for "bytes".
   [[nodiscard]] std::string tokenizer_folder(const std::string& wanted) const;
@@ -80,8 +82,6 @@ class Runnable {
  private:
   Runnable(ModelFolder folder, const std::string& dtype, const std::string& device,
            const std::vector<std::string>& tasks);
-  /// Of the flag, also if it is not given.
-  [[nodiscard]] std::string dtype_name() const;
   void add_model(ConfigFingerprint& fingerprint) const;
 
   ModelFolder folder_;

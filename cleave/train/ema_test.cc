@@ -150,6 +150,62 @@ TEST(Ema, ResumedRun_HasTheAveragesOfAnUninterruptedOne) {
   EXPECT_THAT(left_out.what(), HasSubstr("has averaged weights (--ema)"));
 }
 
+// Oracle: the products of the averages that the definition gives for A and B, added to the base.
+TEST(Ema, AveragesOfAdapters_AreMergedIntoTheBaseModel) {
+  const TempFolder folder;
+  TrainOptions base = run_of(folder, "base");
+  base.steps = 1;
+  cleave_train(base);
+  TrainOptions o = run_of(folder, "run");
+  o.model = base.out;
+  o.ema = kDecay;
+  o.lora = 2;
+  o.lora_alpha = 3;
+  o.dp = 2;
+  o.zero = 1;
+  o.steps = 2;
+  cleave_train(o);
+  o.steps = kSteps;
+  o.resume = true;
+  cleave_train(o);
+  const auto adapter_after = [&](int step) {
+    return test::read_tensors(o.out + "/" + checkpoint_name(step) + "/adapter_model.safetensors");
+  };
+  Tensors averages = adapter_after(1);
+  for (int step = 2; step <= kSteps; ++step) {
+    for (auto& [name, value] : adapter_after(step)) {
+      averages.at(name) = averages.at(name) * kDecay + value * (1 - kDecay);
+    }
+  }
+  Tensors wanted = weights_after(base, 1);
+  const std::string prefix = "base_model.model.", a = "lora_A.weight", b = "lora_B.weight";
+  int merged = 0;
+  for (auto& [name, weight] : wanted) {
+    const std::string stem = prefix + name.substr(0, name.rfind('.') + 1);
+    if (!averages.contains(stem + a)) continue;
+    weight = weight + averages.at(stem + b).matmul(averages.at(stem + a)) * 1.5;
+    ++merged;
+  }
+  EXPECT_EQ(merged, 14);
+  const Tensors have = test::read_tensors(converted(o) + "/model.safetensors");
+  for (const auto& [name, weight] : have) {
+    EXPECT_LE(test::largest_difference(weight, wanted.at(name)), 4 * kTolerance) << name;
+  }
+  // The last weights are others: a merge of them would not pass.
+  (void)convert({.from = o.out, .to = o.out + "-last"});
+  const Tensors last = test::read_tensors(o.out + "-last/model.safetensors");
+  const std::string one = "model.layers.0.mlp.up_proj.weight";
+  EXPECT_GT(test::largest_difference(last.at(one), wanted.at(one)), 100 * kTolerance);
+  // The run has evaluated the averages.
+  TrainOptions still = run_of(folder, "still");
+  still.model = o.out + "-averages";
+  still.steps = 1;
+  still.lr = 0;
+  cleave_train(still);
+  EXPECT_NEAR(read_metrics(o.out + "/metrics.jsonl").back().eval_loss.value(),
+              read_metrics(still.out + "/metrics.jsonl").back().eval_loss.value(), 1e-5);
+}
+
 TEST(Ema, WithoutAverages_ResumeAndConvertSaySo) {
   const TempFolder folder;
   TrainOptions o = run_of(folder, "run");

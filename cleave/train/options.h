@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cleave/mesh/machine_options.h"
@@ -68,6 +69,22 @@ struct TrainOptions : LayoutOptions, LoraFlags, MachineOptions {
 
 namespace cleave::option {
 
+/// --task.
+inline Row task(std::string* target, std::string help) {
+  return {target,          "task",        "",
+          std::move(help), "the model's", Choices{"lm", "mlm", "classify", "dpo"}};
+}
+/// --dpo-beta.
+inline Row dpo_beta(double* target) {
+  return {target,
+          "dpo-beta",
+          "X",
+          "factor of rewards in --task dpo; a larger one keeps the model closer to its start",
+          "",
+          Limits{.low = 0, .high = 1000, .takes_low = false},
+          kMustMatch};
+}
+
 /// What is trained on which data.
 inline std::vector<Row> input_rows(TrainOptions& o) {
   return {
@@ -81,11 +98,8 @@ inline std::vector<Row> input_rows(TrainOptions& o) {
        "JSONL with \"label\"; for preferences JSONL with \"chosen\" and \"rejected\"; "
        "FILE:WEIGHT draws sequences in proportion",
        "required"},
-      {&o.task, "task", "", "training task; dpo learns from preferences", "the model's",
-       Choices{"lm", "mlm", "classify", "dpo"}},
-      {&o.dpo_beta, "dpo-beta", "X",
-       "factor of rewards in --task dpo; a larger one keeps the model closer to its start", "",
-       Limits{.low = 0, .high = 1000, .takes_low = false}, kMustMatch},
+      task(&o.task, "training task; dpo learns from preferences"),
+      dpo_beta(&o.dpo_beta),
       tokenizer(&o.tokenizer, "the model's, else bytes"),
       chat_template(&o.chat_template),
       train_on(&o.train_on),

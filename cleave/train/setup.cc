@@ -157,9 +157,10 @@ void choose_types(TrainSetup& setup) {
   setup.config = with_key(setup.config, dtype_key(setup.config), torch_name(type));
 }
 
-/// Whether the files are text that is packed into sequences of seq_len; chats, rows of ids and a
-/// classifier's texts have their own length.
-bool packs_text(const TrainSetup& setup, const std::vector<std::string>& files) {
+/// Whether the files are text, which is joined and divided into sequences of seq_len unless
+/// --packing keeps documents apart; chats, rows of ids and a classifier's texts have their own
+/// length.
+bool joins_text(const TrainSetup& setup, const std::vector<std::string>& files) {
   const bool has_rows = setup.task == Task::kClassify || setup.task == Task::kDpo;
   return !has_rows && !files.empty() &&
          std::none_of(files.begin(), files.end(), [](const std::string& file) {
@@ -182,16 +183,14 @@ std::string_view name_of(Task task) {
   CLEAVE_BUG("task ", static_cast<int>(task));
 }
 
-/// Refuses --packing where it would mix texts or do nothing.
+/// Refuses --packing where it would mix texts.
 void check_packing(const TrainSetup& setup) {
   const TrainOptions& o = setup.options;
   if (!o.packing) return;
   CLEAVE_CHECK(
       setup.task == Task::kLm, Code::kUsage,
-      "--packing needs task lm, whose attention can stay within each chat; this run is for ",
+      "--packing needs task lm, whose attention can stay within each text; this run is for ",
       "task ", name_of(setup.task), "; leave out --packing");
-  CLEAVE_CHECK(!packs_text(setup, o.data), Code::kUsage, "--packing is for chats and rows of ids; ",
-               o.data.front(), " is text, which fills all sequences anyway; leave out --packing");
 }
 
 /// Tokens of the longest sequence, to which its batch is padded.
@@ -342,9 +341,10 @@ std::shared_ptr<const Dataset> read_data(const TrainSetup& setup,
 std::shared_ptr<const Dataset> open_data(const TrainSetup& setup,
                                          const std::vector<std::string>& files,
                                          const Model& model) {
-  auto data = read_data(setup, files, model);
   const TrainOptions& o = setup.options;
-  if (!o.packing || packs_text(setup, files)) return data;
+  if (!o.packing) return read_data(setup, files, model);
+  auto data = joins_text(setup, files) ? open_documents(dataset_options(setup, files, model))
+                                       : read_data(setup, files, model);
   return packed_samples(std::move(data),
                         {.seq_len = o.seq_len, .shuffle = o.shuffle, .seed = o.seed});
 }
@@ -442,10 +442,7 @@ void choose_optimizer(TrainSetup& setup, Model& model) {
                      .weight_decay = o.weight_decay,
                      .decay_on = OptimizerOptions::decay_from_name(o.decay_on),
                      .own = parameter_groups(o.param_groups, model)};
-  if (o.ema == 0) return;
-  CLEAVE_CHECK(!setup.layout.lora, Code::kUsage,
-               "--ema averages a model's weights, which --lora freezes; leave out --ema");
-  setup.optimizer.ema = o.ema;
+  if (o.ema > 0) setup.optimizer.ema = o.ema;
 }
 
 /// The checkpoint that --resume continues from. Without one the run starts from the beginning, so
@@ -525,8 +522,8 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
   choose_chat_template(setup);
   // Before the data is read and its tokens are written. If its sequences have their own lengths,
   // the shortest ones show whether the weights fit.
-  setup.is_packed = packs_text(setup, setup.options.data);
-  plan_step(setup, setup.is_packed ? options.seq_len : std::max<int64_t>(2, setup.layout.tp));
+  setup.fills_sequences = !setup.options.packing && joins_text(setup, setup.options.data);
+  plan_step(setup, setup.fills_sequences ? options.seq_len : std::max<int64_t>(2, setup.layout.tp));
   if (is_new_classifier) model = name_classes(setup);
   open_training_data(setup, *model);
   if (!options.eval_data.empty()) {
@@ -538,7 +535,7 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
   check_recording(setup);
   setup.files = carried_files(setup);
   // A forecast that failed once would fail again.
-  if (!setup.is_packed && setup.planned) plan_step(setup, longest_sequence(*setup.data));
+  if (!setup.fills_sequences && setup.planned) plan_step(setup, longest_sequence(*setup.data));
   return setup;
 }
 

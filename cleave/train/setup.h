@@ -45,7 +45,7 @@ struct TrainSetup {
   OptimizerOptions optimizer;
   LrSchedule schedule;
   int64_t num_steps = 0;
-  bool is_packed = false;           ///< training data is text, in sequences of --seq-len tokens
+  bool fills_sequences = false;     ///< training data is text, in sequences of --seq-len tokens
   int64_t micro_batch_size = 1;     ///< samples of a data-parallel rank per forward pass
   std::string base_model;           ///< with adapters: the base model's folder, or ORG/NAME
   std::string base_fingerprint;     ///< with adapters: of its config and weights

@@ -122,7 +122,7 @@ TEST_F(Setup, Chats_NeedATokenizerAndATemplate) {
   EXPECT_THAT(thrown_by([&] { make_setup(o, 0); }).what(), HasSubstr("has no chat template"));
 }
 
-TEST_F(Setup, Packing_IsForChatsAndIdsOfLanguageModels) {
+TEST_F(Setup, Packing_IsForTheTextsOfLanguageModels) {
   std::ofstream(folder_ / "rows.jsonl") << "{\"input_ids\": [1, 2, 3]}\n{\"input_ids\": [4, 5]}\n"
                                         << "{\"input_ids\": [6, 7, 8, 9]}\n";
   TrainOptions o = options("m", "rows.jsonl");
@@ -137,11 +137,13 @@ TEST_F(Setup, Packing_IsForChatsAndIdsOfLanguageModels) {
   EXPECT_EQ(packed.order.num_samples, 2);
   o.tokenizer = "bytes";
   o.eval_data = {folder_ / "text.txt"};
-  EXPECT_EQ(make_setup(o, 0).eval_data->size(), 25);  // text is as without --packing
+  // A document of 200 characters and the end id: 200 targets, 7 in each sequence of 8 tokens.
+  EXPECT_EQ(make_setup(o, 0).eval_data->size(), 29);
   o.data = {folder_ / "text.txt"};
-  const Error text = thrown_by([&] { make_setup(o, 0); });
-  EXPECT_EQ(text.code(), Code::kUsage);
-  EXPECT_THAT(text.what(), HasSubstr("text.txt is text, which fills all sequences anyway"));
+  EXPECT_FALSE(make_setup(o, 0).fills_sequences);
+  o.packing = false;
+  EXPECT_TRUE(make_setup(o, 0).fills_sequences);
+  o.packing = true;
   o.data = {folder_ / "rows.jsonl"};
   o.model = "bert-tiny";
   const Error bert = thrown_by([&] { make_setup(o, 0); });
@@ -161,9 +163,9 @@ TEST_F(Setup, WeightsOfFiles_AreDividedFromTheirNames) {
   EXPECT_EQ(mixed.weights, (std::vector<double>{1, 3}));
   ASSERT_NE(mixed.order.mix, nullptr);
   EXPECT_EQ(mixed.data->size(), 200 / 64 + 1);
-  EXPECT_FALSE(mixed.is_packed);  // the chat is shorter
+  EXPECT_FALSE(mixed.fills_sequences);  // the chat is shorter
   o.data = {text + ":1", text + ":2"};
-  EXPECT_TRUE(make_setup(o, 0).is_packed);
+  EXPECT_TRUE(make_setup(o, 0).fills_sequences);
 }
 
 TEST_F(Setup, TemplateThatDoesNotParse_IsOnlyReadForChats) {

@@ -133,11 +133,11 @@ std::vector<std::string> run_header(const TrainSetup& setup, const std::string& 
           cores_text(), ", ", o.dtype, ", ",
           o.device == "cpu" ? str("matrix products by ", name(gemm())) : "one GPU each"),
       str("data    ", counted(setup.data->size(), sample),
-          setup.is_packed ? str(" of ", o.seq_len, " tokens") : "",
+          setup.fills_sequences ? str(" of ", o.seq_len, " tokens") : "",
           setup.tokenizer ? str(", tokenizer ", setup.tokenizer->kind()) : ", token ids"),
       str("steps   ", setup.num_steps, " of ", counted(o.batch_size, sample), ", ", o.optimizer,
           ", lr ", o.lr, ", ", o.schedule)};
-  if (!setup.is_packed && setup.task == Task::kLm) {
+  if (!setup.fills_sequences && setup.task == Task::kLm) {
     lines.insert(lines.begin() + 3, str("padding ", utilization_of(*setup.data).text()));
   }
   if (setup.planned) {

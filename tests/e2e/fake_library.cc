@@ -137,6 +137,9 @@ extern "C" void cleave_generate(const cleave::GenerateOptions& o) {
 extern "C" void cleave_eval(const cleave::EvalOptions& o) {
   const Object options = {{"model", o.model},
                           {"data", o.data},
+                          {"task", o.task},
+                          {"dpo-beta", o.dpo_beta},
+                          {"reference", o.reference},
                           {"tokenizer", o.tokenizer},
                           {"tp", o.tp},
                           {"seq-len", o.seq_len},

@@ -3,7 +3,7 @@
 
 usage: llama_cpp_test.py CLEAVE
 
-The models: a Llama and a GPT-2 that CLEAVE trains here, and the trained models of CLEAVE_DATA, if it is set. Each is
+The models: one of each family that CLEAVE trains here, and the trained models of CLEAVE_DATA, if it is set. Each is
 converted to GGUF; llama.cpp and CLEAVE read the same file. The ids of the prompts must be equal, and with fp32 and fp16 the
 new tokens too. With quantised files llama.cpp rounds activations to 8 bits, so only how many texts are equal is printed.
 """
@@ -82,6 +82,21 @@ LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_si
          "tie_word_embeddings": False, "rope_theta": 10000.0,
          "rope_scaling": {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                           "original_max_position_embeddings": 64}}
+DECODER = {key: LLAMA[key] for key in LLAMA if key != "rope_scaling"}
+QWEN3_MOE = {**DECODER, "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": 4,
+             "num_experts_per_tok": 2, "moe_intermediate_size": 256, "norm_topk_prob": True}
+MIXTRAL = {**DECODER, "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_local_experts": 4,
+           "num_experts_per_tok": 2}
+OLMO2 = {**DECODER, "architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2"}
+PHI3 = {**DECODER, "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "partial_rotary_factor": 0.5,
+        "original_max_position_embeddings": 256}
+# Windows shorter than the texts; seven layers have both kinds of Gemma 3's.
+GEMMA2 = {**DECODER, "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "query_pre_attn_scalar": 64,
+          "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True, "sliding_window": 24,
+          "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
+GEMMA3 = {**DECODER, "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "query_pre_attn_scalar": 64,
+          "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True, "sliding_window": 24,
+          "num_hidden_layers": 7, "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0}
 GPT2 = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 257, "n_embd": 256, "n_layer": 2,
         "n_head": 4, "n_positions": 256}
 
@@ -131,7 +146,9 @@ def main():
     problems = []
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        models = [("llama", trained(cleave, folder, "llama", LLAMA), 256), ("gpt2", trained(cleave, folder, "gpt2", GPT2), 256)]
+        configs = {"llama": LLAMA, "gpt2": GPT2, "olmo2": OLMO2, "phi3": PHI3, "gemma2": GEMMA2, "gemma3": GEMMA3,
+                   "mixtral": MIXTRAL, "qwen3-moe": QWEN3_MOE}
+        models = [(one, trained(cleave, folder, one, config), 256) for one, config in configs.items()]
         data = os.environ.get("CLEAVE_DATA")
         if data:
             models += [(one, pathlib.Path(data) / "models" / one, n_ctx)

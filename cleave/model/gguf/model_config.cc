@@ -10,11 +10,17 @@
 
 #include "cleave/base/error.h"
 #include "cleave/model/facts.h"
+#include "cleave/model/gemma2/gemma2.h"
+#include "cleave/model/gemma3/gemma3.h"
 #include "cleave/model/gguf/names.h"
 #include "cleave/model/llama/llama.h"
 #include "cleave/model/mistral/mistral.h"
+#include "cleave/model/mixtral/mixtral.h"
+#include "cleave/model/olmo2/olmo2.h"
+#include "cleave/model/phi3/phi3.h"
 #include "cleave/model/qwen2/qwen2.h"
 #include "cleave/model/qwen3/qwen3.h"
+#include "cleave/model/qwen3_moe/qwen3_moe.h"
 #include "cleave/nn/rotary.h"
 
 namespace cleave::inline model {
@@ -27,6 +33,19 @@ constexpr std::string_view kOwnRopeScaling = "cleave.rope_scaling";
 /// The released Llama 3.1 (factor 8) and 3.2 (32) models. Source: their config.json.
 constexpr double kLowFactor = 1, kHighFactor = 4;
 constexpr int64_t kOriginalPositions = 8192;
+
+// What llama.cpp has as constants for Gemma: every second layer of Gemma 2 and every sixth of
+// Gemma 3 attends to all keys; sliding layers of Gemma 3 have this rotary base; the models with
+// these numbers of layers (27B) divide scores by the square root of width / heads.
+constexpr int64_t kGemma2FullEvery = 2, kGemma3FullEvery = 6;
+constexpr double kGemma3LocalTheta = 10000;
+constexpr int64_t kGemma2LargeLayers = 46, kGemma3LargeLayers = 62;
+
+/// The square of Gemma's score divisor, query_pre_attn_scalar.
+int64_t gemma_scalar(bool is_gemma3, const ModelFacts& facts, int64_t head_dim) {
+  const bool is_large = facts.num_layers == (is_gemma3 ? kGemma3LargeLayers : kGemma2LargeLayers);
+  return is_large ? facts.hidden / facts.num_heads : head_dim;
+}
 
 /// A float of a file as the shortest decimal that gives it: 1e-05, not 9.999999747378752e-06.
 double tidy(double value) {
@@ -49,13 +68,10 @@ class ConfigReader {
     CLEAVE_CHECK(embedding.shape.size() == 2, Code::kFormat, file_.path(),
                  ": token_embd.weight has ", embedding.shape.size(), " dims; expected 2");
     config_["vocab_size"] = embedding.shape[0];
-    if (metadata_.int_or(key("expert_count"), 0) != 0) {
-      metadata_.fail(key("expert_count"), "models with experts are not supported");
-    }
     if (family_.model_type == "gpt2") {
       read_gpt2();
     } else {
-      read_llama();
+      read_decoder();
     }
     config_["tie_word_embeddings"] = file_.find("output.weight") == nullptr;
     read_special_ids();
@@ -93,13 +109,14 @@ class ConfigReader {
         tidy(metadata_.number_or(key("attention.layer_norm_epsilon"), 1e-5));
   }
 
-  void read_llama() {
+  void read_decoder() {
     const int64_t hidden = size("embedding_length", kMostWidth);
     const int64_t heads = size("attention.head_count", kMostHeads);
     const int64_t head_dim = metadata_.int_or(key("attention.key_length"), hidden / heads);
+    const bool is_phi3 = family_.model_type == "phi3";
     for (const char* other : {"attention.value_length", "rope.dimension_count"}) {
       const int64_t dim = metadata_.int_or(key(other), head_dim);
-      if (dim != head_dim) {
+      if (dim != head_dim && !(is_phi3 && other == std::string_view("rope.dimension_count"))) {
         metadata_.fail(key(other),
                        str("it is ", dim, "; only the head's size, ", head_dim, ", is supported"));
       }
@@ -119,6 +136,54 @@ class ConfigReader {
     if (is_llama || family_.model_type == "qwen3") config_["attention_bias"] = has_bias("attn_q");
     if (is_llama) config_["mlp_bias"] = has_bias("ffn_gate");
     read_rope_scaling();
+    if (is_phi3) read_phi3(head_dim);
+    if (family_.is_gemma) read_gemma(head_dim);
+    if (family_.has_experts) read_experts();
+  }
+
+  void read_phi3(int64_t head_dim) {
+    CLEAVE_CHECK(file_.find("rope_factors_short.weight") == nullptr, Code::kFormat, file_.path(),
+                 ": rope_factors_short.weight is of longrope, which is not read from GGUF");
+    const int64_t rotated = metadata_.int_or(key("rope.dimension_count"), head_dim);
+    config_["partial_rotary_factor"] = static_cast<double>(rotated) / static_cast<double>(head_dim);
+    config_["original_max_position_embeddings"] = config_.at("max_position_embeddings");
+  }
+
+  void read_gemma(int64_t head_dim) {
+    const bool is_gemma3 = family_.architecture == "gemma3";
+    config_["hidden_act"] = config_["hidden_activation"] = "gelu_pytorch_tanh";
+    config_["sliding_window"] = size("attention.sliding_window", kMostPositions);
+    ModelFacts facts;
+    facts.hidden = config_.at("hidden_size").get<int64_t>();
+    facts.num_layers = config_.at("num_hidden_layers").get<int64_t>();
+    facts.num_heads = config_.at("num_attention_heads").get<int64_t>();
+    config_["query_pre_attn_scalar"] = gemma_scalar(is_gemma3, facts, head_dim);
+    if (!is_gemma3) {
+      config_["attn_logit_softcapping"] =
+          tidy(metadata_.number_or(key("attn_logit_softcapping"), 50));
+      config_["final_logit_softcapping"] =
+          tidy(metadata_.number_or(key("final_logit_softcapping"), 30));
+      return;
+    }
+    const std::string pattern = key("attention.sliding_window_pattern");
+    if (metadata_.int_or(pattern, kGemma3FullEvery) != kGemma3FullEvery) {
+      metadata_.fail(pattern, str("only ", kGemma3FullEvery, " is supported"));
+    }
+    if (metadata_.number_or(key("final_logit_softcapping"), 0) != 0) {
+      metadata_.fail(key("final_logit_softcapping"), "it is not supported for gemma3");
+    }
+    config_["sliding_window_pattern"] = kGemma3FullEvery;
+    config_["rope_local_base_freq"] =
+        tidy(metadata_.number_or(key("rope.freq_base_swa"), kGemma3LocalTheta));
+  }
+
+  void read_experts() {
+    const bool is_mixtral = family_.model_type == "mixtral";
+    config_[is_mixtral ? "num_local_experts" : "num_experts"] = size("expert_count", kMostExperts);
+    config_["num_experts_per_tok"] = size("expert_used_count", kMostExperts);
+    if (is_mixtral) return;
+    config_["moe_intermediate_size"] = size("expert_feed_forward_length", kMostWidth);
+    config_["norm_topk_prob"] = true;
   }
 
   /// As llama.cpp: a factor without a type is linear; older files have it as rope.scale_linear; a
@@ -190,7 +255,8 @@ class ConfigReader {
 
 /// Throws Error(kUsage) unless the value, or its default, is what llama.cpp computes.
 void require_value(const Json& config, std::string_view key, bool fits, std::string_view expected) {
-  CLEAVE_CHECK(fits, Code::kUsage, "config.json has ", key, " ", config.at(key).dump(),
+  CLEAVE_CHECK(fits, Code::kUsage, "config.json has ", key, " ",
+               config.has(key) ? config.at(key).dump() : "at its default",
                ", which llama.cpp does not compute for this model; expected ", expected);
 }
 
@@ -225,45 +291,111 @@ int64_t context_length(const DecoderConfig& config) {
 }
 
 DecoderConfig decoder_config(const Json& config) {
+  using Reader = DecoderConfig (*)(const Json&);
+  constexpr std::pair<std::string_view, Reader> kReaders[] = {
+      {"llama", &llama_config},     {"mistral", &mistral_config},
+      {"mixtral", &mixtral_config}, {"qwen2", &qwen2_config},
+      {"qwen3", &qwen3_config},     {"qwen3_moe", &qwen3_moe_config},
+      {"olmo2", &olmo2_config},     {"phi3", &phi3_config},
+      {"gemma2", &gemma2_config},   {"gemma3_text", &gemma3_config}};
   const std::string& type = config.at("model_type").as_string();
-  if (type == "mistral") return mistral_config(config);
-  if (type == "qwen2") return qwen2_config(config);
-  return type == "qwen3" ? qwen3_config(config) : llama_config(config);
+  for (const auto& [name, read] : kReaders) {
+    if (name == type) return read(config);
+  }
+  CLEAVE_BUG("no decoder of type ", type);
 }
 
-void add_llama(GgufMetadata& metadata, const Json& config, const GgufFamily& family) {
-  require_activation(config, "hidden_act", "silu", "swish");
-  const DecoderConfig llama = decoder_config(config);
-  const ModelFacts& facts = llama.facts;
-  const auto key = [&](std::string_view name) { return str(family.architecture, ".", name); };
-  require_value(config, "attention_bias",
-                family.model_type != "qwen3" || !config.bool_or("attention_bias", false), "false");
-  metadata.add_u32(key("context_length"), context_length(llama));
-  metadata.add_u32(key("embedding_length"), facts.hidden);
-  metadata.add_u32(key("block_count"), facts.num_layers);
-  metadata.add_u32(key("feed_forward_length"), llama.intermediate);
-  metadata.add_u32(key("attention.head_count"), facts.num_heads);
-  metadata.add_u32(key("attention.head_count_kv"), facts.num_kv_heads);
-  metadata.add_u32(key("attention.key_length"), llama.head_dim);
-  metadata.add_u32(key("attention.value_length"), llama.head_dim);
-  metadata.add_f32(key("attention.layer_norm_rms_epsilon"), llama.norm_eps);
-  metadata.add_u32(key("rope.dimension_count"), llama.head_dim);
-  metadata.add_f32(key("rope.freq_base"), llama.rotary.theta);
+/// Throws Error(kUsage) for what llama.cpp computes otherwise.
+void require_decoder(const Json& config, const DecoderConfig& c, const GgufFamily& family) {
+  const bool may_have_bias = family.model_type == "llama" || family.model_type == "mistral" ||
+                             family.model_type == "qwen2";
+  require_value(config, "attention_bias", may_have_bias || !(c.qkv_bias || c.out_bias), "false");
+  if (family.is_gemma) {
+    require_value(config, "hidden_activation", c.activation == Activation::kGeluTanh,
+                  "gelu_pytorch_tanh");
+  } else {
+    require_value(config, "hidden_act", c.activation == Activation::kSilu, "silu");
+  }
   using Scaling = RotaryOptions::Scaling;
-  CLEAVE_CHECK(llama.rotary.scaling != Scaling::kYarn && llama.rotary.scaling != Scaling::kLongRope,
+  CLEAVE_CHECK(c.rotary.scaling != Scaling::kYarn && c.rotary.scaling != Scaling::kLongRope,
                Code::kUsage,
                "config.json: rope scaling of the types yarn and longrope is not written to GGUF; "
                "convert a model with none, linear or llama3");
-  if (llama.rotary.scaling == Scaling::kLinear) {
-    metadata.add_string(key("rope.scaling.type"), "linear");
-    metadata.add_f32(key("rope.scaling.factor"), llama.rotary.factor);
+  if (!family.has_experts) return;
+  require_value(config, "norm_topk_prob", c.experts.normalizes, "true");
+}
+
+void require_gemma(const Json& config, const DecoderConfig& c, bool is_gemma3) {
+  const int64_t full_every = is_gemma3 ? kGemma3FullEvery : kGemma2FullEvery;
+  int64_t number = 0;
+  for (const DecoderLayer& layer : c.layers) {
+    const bool is_sliding = ++number % full_every != 0;
+    const RotaryOptions rotary = layer.rotary.value_or(c.rotary);
+    CLEAVE_CHECK((layer.window > 0) == is_sliding, Code::kUsage, "config.json: layer ", number - 1,
+                 is_sliding ? " has no" : " has a", " sliding window; llama.cpp computes all but ",
+                 "every ", full_every, "th layer of this model with one");
+    if (!is_gemma3 || !is_sliding) continue;
+    require_value(
+        config, "rope_local_base_freq",
+        rotary.theta == kGemma3LocalTheta && rotary.scaling == RotaryOptions::Scaling::kNone,
+        "10000, without scaling");
   }
-  if (llama.rotary.scaling == Scaling::kLlama3) {
+  const auto scalar = static_cast<double>(gemma_scalar(is_gemma3, c.facts, c.head_dim));
+  require_value(config, "query_pre_attn_scalar", c.score_divisor == std::sqrt(scalar), str(scalar));
+  if (is_gemma3) {
+    require_value(config, "final_logit_softcapping", c.logit_cap == 0, "null");
+    return;
+  }
+  require_value(config, "tie_word_embeddings", c.tied, "true");
+  require_value(config, "attn_logit_softcapping", c.score_cap > 0, "a number above 0");
+  require_value(config, "final_logit_softcapping", c.logit_cap > 0, "a number above 0");
+}
+
+void add_gemma(GgufMetadata& metadata, const Json& config, const DecoderConfig& c,
+               const GgufFamily& family) {
+  const bool is_gemma3 = family.architecture == "gemma3";
+  require_gemma(config, c, is_gemma3);
+  const auto key = [&](std::string_view name) { return str(family.architecture, ".", name); };
+  metadata.add_u32(key("attention.sliding_window"), c.layers.front().window);
+  if (is_gemma3) return;
+  metadata.add_f32(key("attn_logit_softcapping"), c.score_cap);
+  metadata.add_f32(key("final_logit_softcapping"), c.logit_cap);
+}
+
+void add_decoder(GgufMetadata& metadata, const Json& config, const GgufFamily& family) {
+  const DecoderConfig c = decoder_config(config);
+  require_decoder(config, c, family);
+  const ModelFacts& facts = c.facts;
+  const auto key = [&](std::string_view name) { return str(family.architecture, ".", name); };
+  metadata.add_u32(key("context_length"),
+                   family.is_gemma ? facts.max_positions : context_length(c));
+  metadata.add_u32(key("embedding_length"), facts.hidden);
+  metadata.add_u32(key("block_count"), facts.num_layers);
+  metadata.add_u32(key("feed_forward_length"), c.intermediate);
+  metadata.add_u32(key("attention.head_count"), facts.num_heads);
+  metadata.add_u32(key("attention.head_count_kv"), facts.num_kv_heads);
+  metadata.add_u32(key("attention.key_length"), c.head_dim);
+  metadata.add_u32(key("attention.value_length"), c.head_dim);
+  metadata.add_f32(key("attention.layer_norm_rms_epsilon"), c.norm_eps);
+  metadata.add_u32(key("rope.dimension_count"), c.rotary.head_dim);
+  metadata.add_f32(key("rope.freq_base"), c.rotary.theta);
+  if (family.is_gemma) add_gemma(metadata, config, c, family);
+  if (family.has_experts) {
+    metadata.add_u32(key("expert_count"), c.experts.num_experts);
+    metadata.add_u32(key("expert_used_count"), c.experts.top_k);
+    metadata.add_u32(key("expert_feed_forward_length"), c.experts.intermediate);
+  }
+  using Scaling = RotaryOptions::Scaling;
+  if (c.rotary.scaling == Scaling::kLinear) {
+    metadata.add_string(key("rope.scaling.type"), "linear");
+    metadata.add_f32(key("rope.scaling.factor"), c.rotary.factor);
+  }
+  if (c.rotary.scaling == Scaling::kLlama3) {
     const Object scaling = {{"rope_type", "llama3"},
-                            {"factor", llama.rotary.factor},
-                            {"low_freq_factor", llama.rotary.low_freq_factor},
-                            {"high_freq_factor", llama.rotary.high_freq_factor},
-                            {"original_max_position_embeddings", llama.rotary.original_positions}};
+                            {"factor", c.rotary.factor},
+                            {"low_freq_factor", c.rotary.low_freq_factor},
+                            {"high_freq_factor", c.rotary.high_freq_factor},
+                            {"original_max_position_embeddings", c.rotary.original_positions}};
     metadata.add_string(std::string(kOwnRopeScaling), scaling.dump());
   }
 }
@@ -282,7 +414,7 @@ void add_gguf_config(GgufMetadata& metadata, const Json& config, const std::stri
   if (family.model_type == "gpt2") {
     add_gpt2(metadata, config);
   } else {
-    add_llama(metadata, config, family);
+    add_decoder(metadata, config, family);
   }
   metadata.add_u32(str(family.architecture, ".vocab_size"), config.at("vocab_size").as_int());
 }

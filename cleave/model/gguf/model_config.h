@@ -8,7 +8,8 @@ namespace cleave::inline model {
 
 /// The config.json of a GGUF file's model: sizes from the metadata, the vocabulary's size, tied
 /// embeddings and biases from the tensors. Throws Error(kFormat) naming the key for a model that
-/// Cleave cannot compute: another architecture, experts, partial or yarn-scaled rotary positions.
+/// Cleave cannot compute: another architecture, partial (but Phi-3's), longrope- or yarn-scaled
+/// rotary positions.
 Json config_from_gguf(const Gguf& file);
 
 /// Adds general.* and ARCHITECTURE.* for a config.json. `name` is for people. Throws Error(kUsage)
