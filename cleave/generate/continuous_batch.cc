@@ -75,6 +75,7 @@ void ContinuousBatch::start_prompts() {
     }
   }
   std::vector<Row> rows;
+  rows.reserve(kept.size());
   for (const int64_t r : kept) rows.push_back(std::move(rows_[static_cast<size_t>(r)]));
   Decoder decoder(model_, tp_, prompts, most_steps(fresh));
   accept(choose(decoder.prefill(copies), fresh), fresh);
@@ -99,6 +100,7 @@ void ContinuousBatch::drop_ended_rows() {
   const std::vector<int64_t> kept = running_rows();
   if (2 * kept.size() > rows_.size() || !decoder_->takes_others()) return;
   std::vector<Row> rows;
+  rows.reserve(kept.size());
   for (const int64_t r : kept) rows.push_back(std::move(rows_[static_cast<size_t>(r)]));
   rows_ = std::move(rows);
   decoder_->join(kept, nullptr, most_steps(rows_));
@@ -127,6 +129,7 @@ std::vector<Choice> ContinuousBatch::choose(const Scores& raw, const std::vector
   if (has_processors(settings_) || settings_.do_sample) scores = raw.copy();
   if (has_processors(settings_)) {
     std::vector<Ids> ids;
+    ids.reserve(rows.size());
     for (const Row& row : rows) ids.push_back(row.ids);
     apply_processors(scores, ids, settings_);
   }
