@@ -42,7 +42,8 @@ Scores Decoder::prefill(int64_t copies) {
   }
   if (first.any().item<bool>()) {
     first_ = first;
-    key_mask_ = at::arange(cache_.capacity()).ge(first.unsqueeze(1)).to(device_);
+    key_mask_ =
+        at::arange(cache_.capacity()).ge(first.unsqueeze(1)).to(device_, /*non_blocking=*/true);
   }
   Scores scores = run(ids);
   if (num_seen_ <= rotary_switch_) ids_ = ids.repeat_interleave(copies, 0);
@@ -72,7 +73,7 @@ void Decoder::reorder(const std::vector<int64_t>& rows) {
   std::iota(same.begin(), same.end(), 0);
   if (rows == same) return;
   const Tensor from = at::tensor(rows, at::kLong);
-  cache_.reorder(from.to(device_));
+  cache_.reorder(from.to(device_, /*non_blocking=*/true));
   if (ids_.defined()) ids_ = ids_.index_select(0, from);
 }
 
@@ -90,7 +91,7 @@ Scores Decoder::run(const Tensor& ids) {
   num_seen_ += num_tokens;
   const std::vector<Layer*> layers = model_.sequence();
   const std::span<Layer* const> all(layers);
-  DTensor x(ids.to(device_), tp_, Replicate{});
+  DTensor x(ids.to(device_, /*non_blocking=*/true), tp_, Replicate{});
   x = call_in_order(all.first(layers.size() - 1), x, context);
   if (!x.placement().is_whole()) x = x.redistribute(Replicate{});
   const Tensor last = x.local().narrow(1, x.local().size(1) - 1, 1);
