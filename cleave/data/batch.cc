@@ -98,7 +98,8 @@ Batch Batch::rows(int64_t begin, int64_t end) const {
 
 Batch Batch::to(at::Device device) const {
   const auto moved = [&](const at::Tensor& tensor) {
-    return tensor.defined() ? tensor.to(device) : tensor;
+    // Pageable memory: libtorch copies it aside before it returns, so it may be freed.
+    return tensor.defined() ? tensor.to(device, /*non_blocking=*/true) : tensor;
   };
   return {.ids = moved(ids),
           .labels = moved(labels),

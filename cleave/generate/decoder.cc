@@ -65,7 +65,7 @@ void Decoder::reorder(const std::vector<int64_t>& rows) {
   std::iota(same.begin(), same.end(), 0);
   if (rows == same) return;
   const Tensor from = at::tensor(rows, at::kLong);
-  cache_.reorder(from.to(device_));
+  cache_.reorder(from.to(device_, /*non_blocking=*/true));
   if (ids_.defined()) ids_ = ids_.index_select(0, from);
 }
 
@@ -97,12 +97,12 @@ Scores Decoder::run(const Tensor& ids) {
     const Tensor first = first_.unsqueeze(1);
     context.positions = (next - first).clamp(0, model_.facts().max_positions - 1);
     // Padding attends to itself.
-    context.first_key = at::minimum(first, next).to(device_);
+    context.first_key = at::minimum(first, next).to(device_, /*non_blocking=*/true);
   }
   num_seen_ += num_tokens;
   const std::vector<Layer*> layers = model_.sequence();
   const std::span<Layer* const> all(layers);
-  DTensor x(ids.to(device_), tp_, Replicate{});
+  DTensor x(ids.to(device_, /*non_blocking=*/true), tp_, Replicate{});
   x = call_in_order(all.first(layers.size() - 1), x, context);
   if (!x.placement().is_whole()) x = x.redistribute(Replicate{});
   const Tensor last = x.local().narrow(1, x.local().size(1) - 1, 1);

@@ -17,6 +17,7 @@
 #include "cleave/generate/runnable.h"
 #include "cleave/mesh/job.h"
 #include "cleave/model/gguf/tokenizer.h"
+#include "cleave/nn/ids.h"
 #include "cleave/runtime/kernel_switches.h"
 
 namespace cleave::inline generation {
@@ -177,7 +178,9 @@ void for_batches(Model& model, const Dataset& data, int64_t batch_size, const Ba
   const SampleOrder order{.num_samples = data.size(), .batch_size = batch_size, .shuffle = false};
   for (int64_t first = 0, step = 0; first < data.size(); first += batch_size, ++step) {
     const int64_t count = std::min(batch_size, data.size() - first);
-    const Batch batch = rules.make_for_eval(data, order, step, 0, count).to(device);
+    const Batch on_host = rules.make_for_eval(data, order, step, 0, count);
+    if (!device.is_cpu()) check_ids(on_host.ids, model.facts().vocab_size, "the data: ");
+    const Batch batch = on_host.to(device);
     CLEAVE_CHECK(batch.ids.size(1) <= model.facts().max_positions, Code::kShape,
                  "a sequence of the data has ", batch.ids.size(1), " ids; the model has ",
                  model.facts().max_positions, " positions");

@@ -8,6 +8,7 @@
 #include "cleave/data/dataset_kinds.h"
 #include "cleave/generate/evaluate.h"
 #include "cleave/generate/runnable.h"
+#include "cleave/nn/ids.h"
 #include "cleave/runtime/kernel_switches.h"
 #include "cleave/tokenizer/tokenizer.h"
 
@@ -172,6 +173,7 @@ Tensor scores_of(Model& model, const Axis& tp, const std::vector<std::vector<int
   }
   Context context;
   const at::Device device = model.parameters().front()->leaf().device();
+  if (!device.is_cpu()) check_ids(ids, model.facts().vocab_size, "the text: ");
   if (!mask.all().item<bool>()) context.key_mask = mask.to(device);
   const DTensor y = model(DTensor(ids.to(device), tp, Replicate{}), context);
   const Tensor scores = y.full_tensor().to(at::kCPU);

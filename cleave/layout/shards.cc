@@ -19,7 +19,8 @@ Tensor take(const Tensor& whole, int64_t dim, const std::vector<Range>& ranges) 
 /// Permutes blocks joined in rank order to the order of the whole dim.
 Tensor in_whole_order(const Tensor& joined, int64_t dim, const Split& split) {
   if (split.in_order()) return joined;
-  const Tensor places = at::tensor(split.places(), at::kLong).to(joined.device());
+  const Tensor places =
+      at::tensor(split.places(), at::kLong).to(joined.device(), /*non_blocking=*/true);
   return joined.index_select(dim, places);
 }
 

@@ -42,7 +42,7 @@ at::Device device_of(const std::string& flag) {
   if (flag == "cpu") return at::kCPU;
   CLEAVE_CHECK(flag == "cuda", Code::kUsage, "--device ", flag, " is unknown; choose cpu or cuda");
   (void)cuda().num_gpus();
-  return at::kCUDA;
+  return cuda().type();
 }
 
 }  // namespace cleave::inline mesh

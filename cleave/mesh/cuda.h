@@ -17,12 +17,14 @@ class Cuda {
   Cuda(const Cuda&) = delete;
   Cuda& operator=(const Cuda&) = delete;
 
+  /// libtorch's type of the devices: at::kCUDA, or that of another accelerator's library.
+  [[nodiscard]] virtual at::DeviceType type() const { return at::kCUDA; }
   /// Number of GPUs that this process may use, at least 1. Throws Error(kUsage) without a GPU or a
   /// suitable driver.
   [[nodiscard]] virtual int num_gpus() const = 0;
   /// "NVIDIA H100 80GB HBM3, 79.1 GiB".
   [[nodiscard]] virtual std::string describe(int gpu) const = 0;
-  /// Makes `gpu` the current CUDA device (at::kCUDA) of the calling rank thread. The rank's groups
+  /// Makes `gpu` the current device of the calling rank thread. The rank's groups
   /// then use NCCL for GPU memory; a collective that takes longer than `timeout_s` ends the
   /// process.
   [[nodiscard]] virtual std::shared_ptr<Device> take(int gpu, double timeout_s) const = 0;

@@ -47,7 +47,7 @@ void run_job(const JobOptions& options, const std::function<void(World&)>& body)
   report_uncaught_exceptions();
   use_memory_cache();
   const auto environment = read_environment();
-  const bool has_gpu = device_of(options.device).is_cuda();
+  const bool has_gpu = !device_of(options.device).is_cpu();
   const int gpu = has_gpu ? own_gpu(environment, options.num_ranks, cuda().num_gpus()) : 0;
   const auto with_threads = [&](World& world) {
     // First, so that the kernel threads of this rank inherit its binding.

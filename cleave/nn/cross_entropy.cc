@@ -35,10 +35,12 @@ Classes classes_of(const DTensor& logits) {
   return {logits.axis(), {begin, begin + p.split()->width(rank)}, whole};
 }
 
-void check_labels(const Tensor& labels, const Tensor& valid, int64_t num_classes) {
-  if (labels.is_meta()) return;  // dry run: no values
-  const Tensor wrong = valid.bitwise_and(labels.lt(0).bitwise_or_(labels.ge(num_classes)));
-  if (!wrong.any().item<bool>()) return;
+/// Which labels are outside [0, num_classes) and not ignored. On the CPU, throws if there are any.
+/// On a device the host would have to wait to know that.
+Tensor wrong_labels(const Tensor& labels, const Tensor& valid, int64_t num_classes) {
+  if (labels.is_meta()) return {};  // dry run: no values
+  Tensor wrong = valid.bitwise_and(labels.lt(0).bitwise_or_(labels.ge(num_classes)));
+  if (!labels.is_cpu() || !wrong.any().item<bool>()) return wrong;
   const auto first = labels.masked_select(wrong)[0].item<int64_t>();
   throw Error(Code::kShape, str("label ", first, " is outside [0, ", num_classes,
                                 "); use ignore_index for positions without a label"));
@@ -156,11 +158,14 @@ DTensor cross_entropy(const DTensor& logits, const Tensor& labels, const CrossEn
     const at::NoGradGuard no_grad;
     const Tensor flat = labels.flatten();
     const Tensor valid = flat.ne(o.ignore_index);
-    check_labels(flat, valid, classes.whole);
+    const Tensor wrong = wrong_labels(flat, valid, classes.whole);
     const Tensor rows = logits.local().detach().flatten(0, -2);
     const double s = smoothing_of(o, classes.whole);
     const bool is_fused = is_on(Kernel::kLoss) && takes_fused({rows});
     pass = (is_fused ? fused_pass : plain_pass)(rows, flat, valid, classes, s);
+    if (wrong.defined() && !flat.is_cpu()) {
+      pass.loss_N.masked_fill_(wrong, std::numeric_limits<double>::quiet_NaN());
+    }
     if (o.reduction == Reduction::kNone) {
       result = pass.loss_N.view(labels.sizes());
     } else {

@@ -45,7 +45,7 @@ Dropout::Dropout(double p) : p_(p) {
 Tensor dropout_mask(const DTensor& x, double p, const std::string& stream, const Context& context) {
   const uint64_t key = stream_key(context.seed, "dropout " + stream);
   const Tensor keep = local_uniform(x, key, context).ge(p);
-  return keep.to(x.local().options()).mul_(1 / (1 - p));
+  return keep.to(x.local().options(), /*non_blocking=*/true).mul_(1 / (1 - p));
 }
 
 DTensor Dropout::forward(const DTensor& x, const Context& context) {

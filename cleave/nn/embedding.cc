@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/nn/ids.h"
 #include "cleave/nn/subject.h"
 
 namespace cleave::inline nn {
@@ -39,13 +40,16 @@ void Embedding::split_rows(const Axis& axis) {
   if (!output_layout()) set_output_layout(Replicate{});
 }
 
-void Embedding::check_ids(const Tensor& ids) const {
-  if (ids.numel() == 0 || !ids.is_cpu()) return;  // device kernels check ids themselves
+void check_ids(const Tensor& ids, int64_t num_rows, const std::string& who) {
+  if (ids.numel() == 0) return;
   const auto [low, high] = ids.aminmax();
   const int64_t wrong = low.item<int64_t>() < 0 ? low.item<int64_t>() : high.item<int64_t>();
-  CLEAVE_CHECK(wrong >= 0 && wrong < weight_->shape()[0], Code::kShape, subject(path()), "id ",
-               wrong, " is outside [0, ", weight_->shape()[0],
-               "); check that the tokenizer matches the model");
+  CLEAVE_CHECK(wrong >= 0 && wrong < num_rows, Code::kShape, who, "id ", wrong, " is outside [0, ",
+               num_rows, "); check that the tokenizer matches the model");
+}
+
+void Embedding::check_ids(const Tensor& ids) const {
+  if (ids.is_cpu()) nn::check_ids(ids, weight_->shape()[0], subject(path()));
 }
 
 Tensor Embedding::held_rows(const Tensor& ids) const {

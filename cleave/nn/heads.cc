@@ -31,14 +31,15 @@ bool is_grouped(const Tensor& kv_head, int64_t num_kv) {
 std::optional<Tensor> allowed(const Tensor& q, int64_t num_keys, const AttendOptions& options,
                               const Context& context) {
   std::optional<Tensor> mask;
-  if (!options.causal && options.window == 0 && !context.first_key.defined() &&
+  const int64_t num_queries = q.size(2);
+  const bool is_causal = options.causal && num_queries > 1;
+  if (!is_causal && options.window == 0 && !context.first_key.defined() &&
       !context.key_mask.defined()) {
     return mask;  // also of more queries than keys
   }
-  const int64_t num_queries = q.size(2);
   const Tensor key = at::arange(num_keys, q.options().dtype(at::kLong));
   const Tensor query = key.narrow(0, num_keys - num_queries, num_queries).unsqueeze(-1);
-  if (options.causal && num_queries > 1) {
+  if (is_causal) {
     mask = key.le(query).view({1, 1, num_queries, num_keys});
   }
   if (options.window > 0 && options.window < num_keys) {
@@ -104,11 +105,14 @@ namespace {
 /// libtorch's attention, which does not materialise scores. The meta device has no such kernel, so
 /// a dry run allocates what libtorch's CPU kernel saves for backward: the output [B, T, H, K] and
 /// each query's log-sum-exp.
+///
+/// k and v may have fewer heads than q on devices other than the CPU, whose kernel lacks that.
 Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                        const std::optional<Tensor>& mask, bool causal, double divisor) {
   if (!q.is_meta()) {
     const std::optional<double> scale = divisor > 0 ? std::optional(1 / divisor) : std::nullopt;
-    return at::scaled_dot_product_attention(q, k, v, mask, 0, causal, scale);
+    const bool has_groups = k.size(1) != q.size(1);
+    return at::scaled_dot_product_attention(q, k, v, mask, 0, causal, scale, has_groups);
   }
   const bool has_backward = needs_grad(q) || needs_grad(k) || needs_grad(v);
   const at::NoGradGuard no_grad;
@@ -119,6 +123,21 @@ Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v,
     return variable_list{at::empty_like(q), at::empty_like(k), at::empty_like(v)};
   });
   return out;
+}
+
+/// Keys or values [B, G, S, K] for each query head, [B, H, S, K].
+///
+/// On devices without an index: its copy would make the host wait, and index_select's backward adds
+/// in no fixed order there, with a rounding to the type in each step.
+Tensor for_each_head(const Tensor& t, const Tensor& kv_head) {
+  if (t.is_cpu() || t.is_meta()) return t.index_select(1, kv_head.to(t.device()));
+  const auto* heads = kv_head.const_data_ptr<int64_t>();  // ascending
+  std::vector<Tensor> parts;
+  for (int64_t begin = 0, end = 0; begin < kv_head.numel(); begin = end) {
+    while (end < kv_head.numel() && heads[end] == heads[begin]) ++end;
+    parts.push_back(t.narrow(1, heads[begin], 1).expand({-1, end - begin, -1, -1}));
+  }
+  return at::cat(parts, 1);
 }
 
 }  // namespace
@@ -157,12 +176,13 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOpt
     const Tensor q_BGRK = q.reshape({q.size(0), k.size(1), -1, q.size(3)});
     return fused_attention(q_BGRK, k, v, mask, false, options.score_divisor).reshape(q.sizes());
   }
+  const bool takes_groups =
+      !needs_scores && !q.is_cpu() && !q.is_meta() && is_grouped(options.kv_head, k.size(1));
   Tensor keys = k;
   Tensor values = v;
-  if (!is_one_to_one(options.kv_head, k.size(1))) {
-    const Tensor kv_head = options.kv_head.to(q.device());
-    keys = k.index_select(1, kv_head);
-    values = v.index_select(1, kv_head);
+  if (!takes_groups && !is_one_to_one(options.kv_head, k.size(1))) {
+    keys = for_each_head(k, options.kv_head);
+    values = for_each_head(v, options.kv_head);
   }
   if (!needs_scores) {
     return fused_attention(q, keys, values, mask, plain_causal, options.score_divisor);

@@ -73,6 +73,11 @@ DTensor Layer::step(const DTensor& x, const Context& context) {
     // The innermost layer prefixes its path, so outer layers rethrow unchanged.
     if (!std::string_view(error.what()).starts_with(MemoryCache::kNoMemory)) throw;
     throw Error(error.code(), str(subject(path()), error.what()));
+  } catch (const c10::AcceleratorError& error) {
+    // Found by some later call, so the layer says nothing about the cause.
+    const std::string_view text = error.what_without_backtrace();
+    throw Error(Code::kBug, str("the device failed: ", text.substr(0, text.find('\n')),
+                                "; to see in which operation, set CUDA_LAUNCH_BLOCKING=1"));
   } catch (const c10::Error& error) {
     throw Error(is_out_of_memory(error) ? Code::kMemory : Code::kShape,
                 str(subject(path()), error.what_without_backtrace()));

@@ -260,6 +260,26 @@ TEST(ModuleBoundary, ErrorOfLibtorch_BecomesOneLineWithTheLayer) {
   }
 }
 
+/// A layer in which libtorch reports that a GPU has failed.
+class OnFailedDevice : public Layer {
+ protected:
+  DTensor forward(const DTensor& /*x*/, const Context& /*c*/) override {
+    throw c10::AcceleratorError({__func__, __FILE__, __LINE__}, 700,
+                                "CUDA error: an illegal memory access was encountered\nmore text");
+  }
+};
+
+TEST(ModuleBoundary, FailedDevice_IsNoErrorOfTheLayerThatFindsIt) {
+  OnFailedDevice layer;
+  layer.name_tree();
+  const Error error =
+      thrown_by([&] { (void)layer(DTensor(at::ones({1}), Axis(), Replicate{}), Context()); });
+  EXPECT_EQ(error.code(), Code::kBug);
+  EXPECT_EQ(std::string(error.what()),
+            "the device failed: CUDA error: an illegal memory access was encountered; to see in "
+            "which operation, set CUDA_LAUNCH_BLOCKING=1");
+}
+
 TEST(ModuleBoundary, LayerWithoutMemory_NamesTheCallThatIsMissing) {
   Linear linear({.in_features = 4, .out_features = 4});
   linear.name_tree();

@@ -68,7 +68,7 @@ Tensor rotate_halves(const Tensor& x, const Tensor& cos, const Tensor& sin) {
   const int64_t half = x.size(-1) / 2;
   const Tensor a = x.narrow(-1, 0, half);
   const Tensor b = x.narrow(-1, half, half);
-  Tensor y = at::empty(x.sizes(), x.options());
+  Tensor y = at::empty_like(x);  // the strides of x, which attention's output gets too
   Tensor y_a = y.narrow(-1, 0, half);
   Tensor y_b = y.narrow(-1, half, half);
   at::mul_out(y_a, a, cos).addcmul_(b, sin, -1);
@@ -113,8 +113,8 @@ const Rotary::Tables& Rotary::extended(int64_t num_positions, const Tensor& like
   const int64_t rows =
       num_positions > had || !t.cos.defined() ? std::max(num_positions, 2 * had) : had;
   const Tensor angles = at::outer(at::arange(rows, at::kDouble), t.frequencies);
-  t.cos = (angles.cos() * options_.magnitude).to(like.options());
-  t.sin = (angles.sin() * options_.magnitude).to(like.options());
+  t.cos = (angles.cos() * options_.magnitude).to(like.options(), /*non_blocking=*/true);
+  t.sin = (angles.sin() * options_.magnitude).to(like.options(), /*non_blocking=*/true);
   return t;
 }
 
@@ -125,7 +125,7 @@ RotaryAngles Rotary::angles(const Tensor& positions, const Tensor& like) {
   if (positions.numel() == 0) return angles(Range{0, 0}, like);
   // A dry run has no position values.
   const Tables& t = extended(positions.is_meta() ? 1 : positions.max().item<int64_t>() + 1, like);
-  const Tensor at_positions = positions.flatten().to(like.device());
+  const Tensor at_positions = positions.flatten().to(like.device(), /*non_blocking=*/true);
   auto shape = rows.vec();
   shape.push_back(t.cos.size(1));
   return {.cos = t.cos.index_select(0, at_positions).view(shape),

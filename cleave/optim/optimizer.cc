@@ -91,6 +91,8 @@ bool is_of(const Tensor& t, at::ScalarType type) {
   return t.scalar_type() == type && t.is_contiguous();
 }
 
+// Bytes of leaves that libtorch steps together.
+constexpr int64_t kStepBytes = int64_t{256} << 20;
 // The least elements for a thread.
 constexpr int64_t kGrain = 32768;
 
@@ -191,11 +193,17 @@ void Optimizer::step_group(const std::vector<size_t>& group, const Update& updat
     if (!step_fused(s, update)) left.push_back(&s);
   }
   if (left.empty()) return;
-  if (update.gradient_scale == 1) {
-    step_by_libtorch(left, update);
-  } else {
-    // Scaled gradients are copies: make one at a time, not all, to save memory.
-    for (const State* s : left) step_by_libtorch({s}, update);
+  // Scaled gradients, and those of another type, are copies: make some at a time, not all, to save
+  // memory.
+  std::vector<const State*> some;
+  int64_t bytes = 0;
+  for (const State* s : left) {
+    some.push_back(s);
+    bytes += static_cast<int64_t>(s->parameter->leaf().nbytes());
+    if (bytes < kStepBytes && s != left.back()) continue;
+    step_by_libtorch(some, update);
+    some.clear();
+    bytes = 0;
   }
   for (const State* s : left) {
     const Tensor read = compute_copy(*s->parameter);

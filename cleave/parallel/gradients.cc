@@ -75,29 +75,37 @@ Tensor owned_of_flat(const Parameter& p) {
   return mask.flatten().narrow(0, p.flat_range().begin, p.flat_range().size());
 }
 
-/// In fp64. The fused kernel makes no fp64 copy of all elements, as libtorch does.
-double norm_of(const Tensor& t, double power) {
+/// In fp64, of no dims. The fused kernel makes no fp64 copy of all elements, as libtorch does.
+Tensor norm_of(const Tensor& t, double power) {
   if (power == 2 && t.is_cpu() && t.is_contiguous() && is_on(Kernel::kNorm) && takes_fused({t})) {
-    return fused_l2_norm(t);
+    return at::scalar_tensor(fused_l2_norm(t), at::kDouble);
   }
-  return at::linalg_vector_norm(t, power, std::nullopt, false, at::kDouble).item<double>();
+  return at::linalg_vector_norm(t, power, std::nullopt, false, at::kDouble);
 }
 
-/// Norms, in fp64, of the pieces of a gradient that this rank counts.
-std::vector<double> counted_norms(const Parameter& p, const Tensor& grad, double power) {
-  std::vector<double> norms;
-  if (!grad.defined() || p.owned().empty() || grad.numel() == 0) return norms;
+/// The pieces of a gradient that this rank counts.
+std::vector<Tensor> counted_pieces(const Parameter& p, const Tensor& grad) {
+  if (!grad.defined() || p.owned().empty() || grad.numel() == 0) return {};
   if (p.is_flat()) {
-    const Tensor counted = p.is_split() && p.placement().split()->overlaps()
-                               ? grad.masked_fill(owned_of_flat(p).logical_not(), 0)
-                               : grad;
-    return {norm_of(counted, power)};
+    return {p.is_split() && p.placement().split()->overlaps()
+                ? grad.masked_fill(owned_of_flat(p).logical_not(), 0)
+                : grad};
   }
+  std::vector<Tensor> pieces;
   for (const auto& [range, local] : pieces_of(p.ranges(), p.owned())) {
-    const Tensor part = grad.dim() == 0 ? grad : grad.narrow(p.split_dim(), local, range.size());
-    norms.push_back(norm_of(part, power));
+    pieces.push_back(grad.dim() == 0 ? grad : grad.narrow(p.split_dim(), local, range.size()));
   }
-  return norms;
+  return pieces;
+}
+
+/// Norms in fp64, read together: on a device, each read waits for it.
+std::vector<double> norms_of(const std::vector<Tensor>& pieces, double power) {
+  std::vector<Tensor> norms;
+  for (const Tensor& piece : pieces) norms.push_back(norm_of(piece, power));
+  if (norms.empty()) return {};
+  const Tensor all = at::stack(norms).to(at::kCPU);
+  const double* values = all.const_data_ptr<double>();
+  return {values, values + norms.size()};
 }
 
 /// The axes of tensor parallelism, of data parallelism where it shards leaves, and of the pipeline.
@@ -159,17 +167,21 @@ GradientNorm norm_over(const Parameters& parameters, const NormAxes& axes, doubl
   CLEAVE_CHECK(power > 0, Code::kUsage, "norm_type=", power,
                " is not a norm; give a number above 0, or infinity");
   const at::NoGradGuard no_grad;
-  std::vector<double> norms;
-  size_t first_wrong = parameters.size();
+  std::vector<Tensor> pieces;
+  std::vector<size_t> owners;  // indices of the parameters
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& p = *parameters[i];
     // Data ranks hold the same whole leaf, and the first one counts it; but each has own experts.
     if (!p.is_flat() && !p.copies() && axes.data.rank() > 0) continue;
-    const Tensor grad = p.leaf().defined() ? p.leaf().grad() : Tensor();
-    for (const double own : counted_norms(p, grad, power)) {
-      if (!std::isfinite(own)) first_wrong = std::min(first_wrong, i);
-      norms.push_back(own);
+    for (Tensor& piece : counted_pieces(p, p.leaf().defined() ? p.leaf().grad() : Tensor())) {
+      pieces.push_back(std::move(piece));
+      owners.push_back(i);
     }
+  }
+  const std::vector<double> norms = norms_of(pieces, power);
+  size_t first_wrong = parameters.size();
+  for (size_t i = norms.size(); i-- > 0;) {
+    if (!std::isfinite(norms[i])) first_wrong = owners[i];
   }
   GradientNorm norm;
   norm.value = combined(norms, axes, power);

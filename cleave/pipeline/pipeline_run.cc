@@ -254,8 +254,10 @@ void PipelineRun::weights(const Action& action) {
 std::vector<double> PipelineRun::losses() const {
   const auto count = static_cast<int64_t>(work_.micro_batches.size());
   Tensor all = at::zeros({count}, at::kDouble);
-  for (size_t m = 0; m < losses_.size(); ++m) {
-    all[static_cast<int64_t>(m)].copy_(losses_[m].reshape({}));
+  if (!losses_.empty()) {
+    std::vector<Tensor> flat;
+    for (const Tensor& loss : losses_) flat.push_back(loss.reshape({}));
+    all.copy_(at::stack(flat));  // together: on a device, each copy waits for it
   }
   work_.pp.broadcast_(all, work_.pp.size() - 1, "losses of a pipeline");
   const auto* values = all.const_data_ptr<double>();

@@ -30,14 +30,32 @@ double shortest_s(int runs, const std::function<Tensor()>& work) {
   return best;
 }
 
+/// A matrix of different numbers in [0, 1): GPUs multiply constants faster than data.
+Tensor matrix_of(int64_t size, const at::TensorOptions& options) {
+  constexpr float kGoldenRatio = 0.61803399F;
+  const Tensor places = at::arange(size, at::device(options.device()).dtype(at::kFloat));
+  const Tensor row = places.mul(kGoldenRatio).frac_();
+  return row.unsqueeze(1).add(row.unsqueeze(0), /*alpha=*/31).frac_().to(options);
+}
+
+/// Multiplications and additions per second of a product large enough to keep the device busy.
+double measured_flops(const at::TensorOptions& options) {
+  constexpr double kLongEnoughS = 0.01;
+  constexpr int64_t kLargest = 8192;
+  for (int64_t size = options.device().is_cpu() ? 768 : 512;; size *= 2) {
+    const Tensor a = matrix_of(size, options);
+    const double product_s = shortest_s(4, [&] { return affine(a, a, std::nullopt); });
+    const bool is_enough =
+        options.device().is_cpu() || product_s >= kLongEnoughS || size >= kLargest;
+    if (is_enough) return 2 * std::pow(static_cast<double>(size), 3) / product_s;
+  }
+}
+
 }  // namespace
 
 Machine measure_machine(const Axis& everyone, at::ScalarType type, at::Device device) {
   const at::NoGradGuard no_grad;
-  const int64_t size = device.is_cpu() ? 768 : 8192;  // large enough to keep it busy
-  const Tensor a = at::ones({size, size}, at::device(device).dtype(type));
-  const double product_s = shortest_s(4, [&] { return affine(a, a, std::nullopt); });
-  const double flops = 2 * std::pow(static_cast<double>(size), 3) / product_s;
+  const double flops = measured_flops(at::device(device).dtype(type));
   Machine machine;
   machine.flops =
       everyone.all_reduce(at::scalar_tensor(flops, at::kDouble), "measured speed").item<double>();

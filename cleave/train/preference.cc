@@ -28,10 +28,15 @@ PairSums pair_sums(const DTensor& logits, const Tensor& targets, const Tensor& r
   const Tensor counts = pairs_with_targets(targets);
   const PairTerms terms = pair_terms(sequence_log_probs(logits, targets), reference, beta);
   const Tensor margins = terms.margins.masked_fill(counts.bitwise_not(), 0);
+  // Read together: on a device, each read waits for it.
+  const Tensor sums =
+      at::stack({margins.sum(), margins.gt(0).sum().to(at::kDouble), counts.sum().to(at::kDouble)})
+          .to(at::kCPU);
+  const double* values = sums.const_data_ptr<double>();
   return {.loss = terms.losses.masked_fill(counts.bitwise_not(), 0).sum(),
-          .margin = margins.sum().item<double>(),
-          .right = margins.gt(0).sum().item<int64_t>(),
-          .number = counts.sum().item<int64_t>()};
+          .margin = values[0],
+          .right = static_cast<int64_t>(values[1]),
+          .number = static_cast<int64_t>(values[2])};
 }
 
 }  // namespace cleave::inline train

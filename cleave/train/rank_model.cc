@@ -4,6 +4,7 @@
 
 #include "cleave/nn/balance_loss.h"
 #include "cleave/nn/cross_entropy.h"
+#include "cleave/nn/ids.h"
 #include "cleave/runtime/step_recorder.h"
 #include "cleave/train/preference.h"
 
@@ -14,9 +15,13 @@ namespace {
 std::optional<double> aux_loss_of(const std::vector<MicroBatch>& inputs,
                                   const std::optional<BalanceOptions>& options, double loss_scale) {
   if (!options) return std::nullopt;
+  std::vector<Tensor> summands;
+  for (const MicroBatch& input : inputs) summands.push_back(input.context.balance->summand());
+  const Tensor all = at::stack(summands).to(at::kCPU);  // together: a device waits once
+  const double* values = all.const_data_ptr<double>();
   double sum = 0;
-  for (const MicroBatch& input : inputs) {
-    sum += input.context.balance->summand().item<double>() / (options->coefficient * loss_scale);
+  for (size_t i = 0; i < summands.size(); ++i) {
+    sum += values[i] / (options->coefficient * loss_scale);
   }
   return sum;
 }
@@ -40,7 +45,10 @@ RankModel::RankModel(std::unique_ptr<Model> model, const ParallelConfig& layout,
 std::vector<Batch> RankModel::moved(std::span<const Batch> batches) const {
   const at::Device device = parameters().front()->leaf().device();
   std::vector<Batch> out;
-  for (const Batch& batch : batches) out.push_back(batch.to(device));
+  for (const Batch& batch : batches) {
+    if (!device.is_cpu()) check_ids(batch.ids, model_->facts().vocab_size, "the batch: ");
+    out.push_back(batch.to(device));
+  }
   return out;
 }
 

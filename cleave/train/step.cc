@@ -17,7 +17,7 @@ Context context_of(const Batch& batch, Context shared) {
     shared.positions = batch.positions;
     // The distance to the beginning of a token's text is its position.
     const Tensor places = at::arange(batch.ids.size(1), at::kLong);
-    shared.first_key = (places - batch.positions).to(batch.ids.device());
+    shared.first_key = (places - batch.positions).to(batch.ids.device(), /*non_blocking=*/true);
   }
   return shared;
 }
@@ -65,8 +65,13 @@ EvalSum eval_of(const DTensor& logits, const Tensor& targets, Task task) {
   const at::NoGradGuard no_grad;
   const DTensor loss =
       cross_entropy(logits, targets, {.reduction = CrossEntropyOptions::Reduction::kSum});
-  return {.loss_sum = loss.local().item<double>(),
-          .num_labels = targets.ne(-100).sum().item<int64_t>(),
+  // Read together: on a device, each read waits for it.
+  const Tensor sums =
+      at::stack({loss.local().to(at::kDouble), targets.ne(-100).sum().to(at::kDouble)})
+          .to(at::kCPU);
+  const double* values = sums.const_data_ptr<double>();
+  return {.loss_sum = values[0],
+          .num_labels = static_cast<int64_t>(values[1]),
           .num_right = task == Task::kClassify ? num_right(logits, targets) : 0};
 }
 

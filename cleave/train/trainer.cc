@@ -58,6 +58,8 @@ Trainer::Trainer(const TrainSetup& setup, World& world)
     log_status("memory  at most ", bytes_text(static_cast<double>(setup.planned->most_bytes())),
                " per rank");
   }
+  // cuDNN makes a plan for every new length of sequences, which takes longer than the attention.
+  if (!setup.data->is_text()) at::globalContext().setSDPUseCuDNN(false);
   checkpoints_.load(state_);
   CLEAVE_CHECK(has_address_space(kLeastSpace), Code::kMemory, "less than ",
                bytes_text(static_cast<double>(kLeastSpace)),

@@ -68,7 +68,7 @@ DTensor BertEmbeddings::forward(const DTensor& ids, const Context& context) {
   const Tensor types =
       context.token_types.defined() ? context.token_types : at::zeros_like(ids.local());
   const Tensor positions = context.positions.defined()
-                               ? context.positions.to(ids.local().device())
+                               ? context.positions.to(ids.local().device(), /*non_blocking=*/true)
                                : at::arange(ids.size(1), ids.local().options());
   const DTensor x = words + token_type_embeddings_(sharded(types), context) +
                     position_embeddings_(sharded(positions.expand_as(ids.local())), context);

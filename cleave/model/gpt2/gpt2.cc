@@ -54,7 +54,7 @@ class Gpt2Embeddings : public Layer {
   /// [B, T] or [1, T]
   [[nodiscard]] Tensor positions_of(const DTensor& ids, const Context& context) const {
     if (context.positions.defined()) {
-      const Tensor positions = context.positions.to(ids.local().device());
+      const Tensor positions = context.positions.to(ids.local().device(), /*non_blocking=*/true);
       return positions.dim() == 1 ? positions.unsqueeze(0) : positions;
     }
     const int64_t past = context.cache != nullptr ? context.cache->length() : 0;
