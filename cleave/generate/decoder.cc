@@ -75,7 +75,8 @@ void Decoder::join(const std::vector<int64_t>& kept, const Decoder* others,
   std::vector<Tensor> real_tokens;  // of each sequence
   const auto add = [&](const Decoder& from, const Tensor& rows) {
     const Tensor first = from.first_.index_select(0, rows);
-    parts.push_back({from.cache_, rows.to(device_), first.min().item<int64_t>()});
+    parts.push_back(
+        {from.cache_, rows.to(device_, /*non_blocking=*/true), first.min().item<int64_t>()});
     real_tokens.push_back(from.num_seen_ - first);
   };
   if (!kept.empty()) add(*this, at::tensor(kept, at::kLong));

@@ -58,8 +58,6 @@ std::string small_model(const test::TempFolder& root, std::string_view config) {
   return folder;
 }
 
-// The scale of a row is computed over all ranks, so the 8-bit weights are those of one rank. Sums
-// over ranks round differently, which may change a quantized activation by one.
 TEST(Runnable, Attention_IsNotCuDnns) {
   const test::TempFolder root;
   at::globalContext().setSDPUseCuDNN(true);
@@ -67,6 +65,8 @@ TEST(Runnable, Attention_IsNotCuDnns) {
   EXPECT_FALSE(at::globalContext().userEnabledCuDNNSDP());
 }
 
+// The scale of a row is computed over all ranks, so the 8-bit weights are those of one rank. Sums
+// over ranks round differently, which may change a quantized activation by one.
 TEST(Runnable, Int8OnAnyRanks_GivesTheLogitsOfOne) {
   const test::TempFolder root;
   const std::string folder = saved_model(root, "m");
