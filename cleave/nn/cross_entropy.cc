@@ -17,9 +17,9 @@ using Reduction = CrossEntropyOptions::Reduction;
 
 /// Shape letters: N labels, W classes on this rank of V in all.
 struct Classes {
-  Axis axis;      // size 1 where the logits are whole
-  Range held;     // this rank's classes
-  int64_t whole;  // V
+  Axis axis;          // size 1 where the logits are whole
+  Range held;         // this rank's classes
+  int64_t whole = 0;  // V
 };
 
 Classes classes_of(const DTensor& logits) {

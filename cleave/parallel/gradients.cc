@@ -21,6 +21,7 @@ constexpr int64_t kBucketBytes = int64_t{32} << 20;
 void sum_bucket(std::vector<Tensor>& grads, const Axis& axis, const char* site) {
   if (grads.empty()) return;
   std::vector<Tensor> flat;
+  flat.reserve(grads.size());
   for (const Tensor& g : grads) flat.push_back(g.reshape(-1));
   const Tensor sum = axis.all_reduce(flat.size() == 1 ? flat[0] : at::cat(flat), site);
   int64_t begin = 0;
@@ -101,6 +102,7 @@ std::vector<Tensor> counted_pieces(const Parameter& p, const Tensor& grad) {
 /// Norms in fp64, read together: on a device, each read waits for it.
 std::vector<double> norms_of(const std::vector<Tensor>& pieces, double power) {
   std::vector<Tensor> norms;
+  norms.reserve(pieces.size());
   for (const Tensor& piece : pieces) norms.push_back(norm_of(piece, power));
   if (norms.empty()) return {};
   const Tensor all = at::stack(norms).to(at::kCPU);

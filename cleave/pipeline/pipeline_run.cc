@@ -256,6 +256,7 @@ std::vector<double> PipelineRun::losses() const {
   Tensor all = at::zeros({count}, at::kDouble);
   if (!losses_.empty()) {
     std::vector<Tensor> flat;
+    flat.reserve(losses_.size());
     for (const Tensor& loss : losses_) flat.push_back(loss.reshape({}));
     all.copy_(at::stack(flat));  // together: on a device, each copy waits for it
   }

@@ -16,6 +16,7 @@ std::optional<double> aux_loss_of(const std::vector<MicroBatch>& inputs,
                                   const std::optional<BalanceOptions>& options, double loss_scale) {
   if (!options) return std::nullopt;
   std::vector<Tensor> summands;
+  summands.reserve(inputs.size());
   for (const MicroBatch& input : inputs) summands.push_back(input.context.balance->summand());
   const Tensor all = at::stack(summands).to(at::kCPU);  // together: a device waits once
   const double* values = all.const_data_ptr<double>();
