@@ -274,16 +274,16 @@ TEST(RankLayouts, EveryLayout_IsTriedOnceAndThoseAboveTheLimitDoNotFit) {
 TEST(RankLayouts, ModelWithExperts_IsTriedWithEveryEpThatDividesDp) {
   const Machine machine{.flops = 1e9, .bytes_per_s = 1e9, .call_s = 1e-6};
   const StepShape step{.batch_size = 4, .micro_batch_size = 0, .seq_len = 8};
-  const Json config = Json::parse(R"({"model_type": "mixtral", "vocab_size": 24, "hidden_size": 12,
+  const Json config = Json::parse(R"({"model_type": "mixtral", "vocab_size": 24, "hidden_size": 16,
       "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 4,
-      "num_local_experts": 3, "num_experts_per_tok": 2})",
+      "num_key_value_heads": 2, "num_local_experts": 3, "num_experts_per_tok": 2})",
                                   "config.json");
   int64_t of_experts = 0, of_others = 0;
   for (const auto& p : make_model(config)->parameters()) {
     const bool is_of_expert = p->name().find(".experts.") != std::string::npos;
     (is_of_expert ? of_experts : of_others) += 4 * p->numel();
   }
-  ASSERT_EQ(of_experts, 4 * 3 * 3 * 12 * 8);
+  ASSERT_EQ(of_experts, 4 * 3 * 3 * 16 * 8);
   const auto all = rank_layouts(
       config, {.num_ranks = 4, .step = step, .machine = machine, .limit = int64_t{1} << 40});
   std::map<int, int> count;  // of ep, among the layouts with four data-parallel ranks

@@ -4,8 +4,10 @@
 #include <charconv>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string_view>
 #include <system_error>
+#include <tuple>
 #include <utility>
 
 #include "cleave/base/error.h"
@@ -91,6 +93,48 @@ class ThreadReader {
   std::vector<OpenEvent> open_;
 };
 
+/// Runs the actions of a pipeline's ranks, each on a core of its own.
+class PipelineReplay {
+ public:
+  explicit PipelineReplay(const std::vector<LessonRank>& ranks)
+      : ranks_(ranks), next_(ranks.size()), free_at_(ranks.size()) {}
+
+  /// Runs the next action of a rank if it has one and its input has arrived.
+  bool run_next(size_t rank) {
+    const std::vector<LessonAction>& actions = ranks_[rank].actions;
+    if (next_[rank] == actions.size()) return false;
+    const LessonAction& a = actions[next_[rank]];
+    const std::optional<double> input = input_of(a);
+    if (!input) return false;
+    ++next_[rank];
+    free_at_[rank] = std::max(free_at_[rank], *input) + a.cpu_s;
+    ends_[{a.is_forward, a.stage, a.micro_batch}] = free_at_[rank];
+    work_s_ += a.cpu_s;
+    return true;
+  }
+
+  /// The waiting until the last rank ends, as a share of the work.
+  [[nodiscard]] double bubble() const {
+    const double each = work_s_ / static_cast<double>(ranks_.size());
+    return (*std::max_element(free_at_.begin(), free_at_.end()) - each) / each;
+  }
+
+ private:
+  /// When the input of an action arrives: 0 if it needs none, nothing while it is not computed.
+  [[nodiscard]] std::optional<double> input_of(const LessonAction& a) const {
+    const int stage = a.is_forward ? a.stage - 1 : a.stage + 1;
+    if (stage < 0 || stage == static_cast<int>(ranks_.size())) return 0;
+    const auto end = ends_.find({a.is_forward, stage, a.micro_batch});
+    return end == ends_.end() ? std::nullopt : std::optional(end->second);
+  }
+
+  const std::vector<LessonRank>& ranks_;
+  std::vector<size_t> next_;
+  std::vector<double> free_at_;
+  std::map<std::tuple<bool, int, int>, double> ends_;  // of forward or backward, stage, micro-batch
+  double work_s_ = 0;
+};
+
 void add_memory(const RankMemory& memory, LessonRank& rank) {
   for (const auto& [kind, bytes] : memory.bytes) {
     rank.peak += bytes;
@@ -132,33 +176,19 @@ LessonRun read_lesson_run(const std::string& folder) {
 }
 
 double bubble_of(const std::vector<LessonRank>& ranks) {
-  const int num_stages = static_cast<int>(ranks.size());
-  std::map<std::pair<int, int>, double> forward_ends, backward_ends;  // by stage, micro-batch
-  std::vector<size_t> next(ranks.size());
-  std::vector<double> free_at(ranks.size());
-  double work = 0;
+  PipelineReplay replay(ranks);
   size_t num_left = 0;
   for (const LessonRank& rank : ranks) num_left += rank.actions.size();
   while (num_left > 0) {
-    const size_t before = num_left;
+    size_t num_run = 0;
     for (size_t r = 0; r < ranks.size(); ++r) {
-      for (; next[r] < ranks[r].actions.size(); ++next[r], --num_left) {
-        const LessonAction& a = ranks[r].actions[next[r]];
-        auto& ends = a.is_forward ? forward_ends : backward_ends;
-        const int input_stage = a.is_forward ? a.stage - 1 : a.stage + 1;
-        const bool has_input = input_stage >= 0 && input_stage < num_stages;
-        const auto input = ends.find({input_stage, a.micro_batch});
-        if (has_input && input == ends.end()) break;
-        const double begin = has_input ? std::max(free_at[r], input->second) : free_at[r];
-        free_at[r] = ends[{a.stage, a.micro_batch}] = begin + a.cpu_s;
-        work += a.cpu_s;
-      }
+      while (replay.run_next(r)) ++num_run;
     }
-    CLEAVE_CHECK(num_left < before, Code::kFormat,
+    CLEAVE_CHECK(num_run > 0, Code::kFormat,
                  "the recorded actions of the pipeline wait for each other");
+    num_left -= num_run;
   }
-  const double each = work / static_cast<double>(ranks.size());
-  return (*std::max_element(free_at.begin(), free_at.end()) - each) / each;
+  return replay.bubble();
 }
 
 int most_in_flight(const LessonRank& rank) {

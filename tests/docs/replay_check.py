@@ -12,8 +12,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from xml.etree import ElementTree
 
 from chromium import SKIPPED, chromium, run_check
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "tools"))
+import draw_replay  # noqa: E402
 
 STEP = 2
 RUNS = {"one": [], "processes": ["--tp", "2"], "tp_dp": ["--tp", "2", "--dp", "2"], "pp": ["--pp", "2"], "fsdp": ["--dp", "2", "--fsdp", "--recompute", "full"]}
@@ -144,6 +148,23 @@ def check_trace(run):
     return [f"{run.name}: {problem}" for problem in problems]
 
 
+def check_picture(run):
+    """The problems of what tools/draw_replay.py draws: a lane for each rank, forward and backward in it, nothing beside the picture."""
+    trace = json.loads((run / "replay.json").read_text())
+    picture = ElementTree.fromstring(draw_replay.draw(trace))
+    space = "{http://www.w3.org/2000/svg}"
+    texts = [text.text for text in picture.iter(f"{space}text")]
+    bars = [{key: rect.get(key) for key in ("x", "y", "width", "fill")} for rect in picture.iter(f"{space}rect") if rect.get("x")]
+    problems = [f"no lane of {rank['place']}" for rank in trace["otherData"]["replay"]["ranks"] if rank["place"] not in texts]
+    for kind in ("forward", "backward"):
+        lanes = {bar["y"] for bar in bars if bar["fill"] == draw_replay.COLORS[kind] and float(bar["x"]) >= draw_replay.LABEL}
+        if len(lanes) < len(trace["otherData"]["replay"]["ranks"]):
+            problems.append(f"only {len(lanes)} lanes have a {kind}")
+    if any(float(bar["x"]) + float(bar["width"]) > draw_replay.WIDTH + 0.2 for bar in bars):
+        problems.append("a bar is beside the picture")
+    return [f"picture of {run.name}: {problem}" for problem in problems]
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("cleave")
@@ -157,7 +178,7 @@ def main():
         folder = pathlib.Path(folder)
         runs = [record(options.cleave, folder, name, words) for name, words in RUNS.items()]
         for run, expected in [*runs, lesson(options.cleave, folder)]:
-            problems += check_trace(run)
+            problems += check_trace(run) + check_picture(run)
             for width in (1280, 390):
                 problems += check_page(run, expected, width, options.screenshots)
                 count += 1
