@@ -56,7 +56,7 @@ FileKind file_kind(const std::string& path) {
     if (holds(*first, "input_ids", Json::Type::kArray)) return FileKind::kJsonRows;
     if (holds(*first, "text", Json::Type::kString)) return FileKind::kJsonTexts;
     if (named_jsonl && first->is(Json::Type::kObject) && first->has("chosen")) {
-      first->fail("it is a row of preferences, which only train --task dpo reads");
+      first->fail("it is a row of preferences, which only --task dpo reads");
     }
     if (named_jsonl) {
       first->fail(

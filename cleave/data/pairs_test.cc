@@ -130,7 +130,7 @@ TEST_F(Pairs, FileForAnotherTask_IsRefusedWithTheTaskThatReadsIt) {
   const std::string path = file(R"({"prompt": "a", "chosen": "b", "rejected": "c"})");
   const Error error = thrown_by([&] { (void)file_kind(path); });
   EXPECT_EQ(error.code(), Code::kFormat);
-  EXPECT_THAT(error.what(), HasSubstr("only train --task dpo reads"));
+  EXPECT_THAT(error.what(), HasSubstr("only --task dpo reads"));
 }
 
 TEST_F(Pairs, LongPairs_AreTruncatedAndCounted) {

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,7 +18,10 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "cleave/report/metrics.h"
+#include "cleave/train/options.h"
 #include "tests/support/rounding.h"
+#include "tests/support/temp_folder.h"
 #include "tests/support/train_grid.h"
 
 namespace cleave::packing_test {
@@ -235,6 +240,62 @@ TEST(ContextOf, PackedBatch_HasPositionsAndTheFirstKeyOfEachQuery) {
       make_batch(*texts(), {.num_samples = 7, .batch_size = 7, .shuffle = false}, 0, 0, 7);
   EXPECT_FALSE(context_of(alone).first_key.defined());
   EXPECT_EQ(text_length(alone), 9);
+}
+
+/// The losses of a run that trains nothing, on training and evaluation data.
+std::pair<double, double> losses_of(TrainOptions o) {
+  o.model = std::string(CLEAVE_SOURCE_DIR) + "/tests/golden/dpo";
+  o.eval_data = o.data;
+  o.steps = 1;
+  o.lr = 0;
+  o.dtype = "fp64";
+  o.seq_len = 24;
+  o.shuffle = false;
+  o.threads_per_rank = 1;
+  cleave_train(o);
+  const StepMetrics last = read_metrics(o.out + "/metrics.jsonl").back();
+  return {last.loss, last.eval_loss.value()};
+}
+
+// Oracle: the ids of each document as a row of its own, without packing; the tokenizer's ids are
+// bytes, and 256 ends a document. In fp64 only the order of sums differs.
+TEST(PackedDocuments, AnyLayout_HasTheLossOfEachDocumentAlone) {
+  const test::TempFolder folder;
+  std::ofstream texts(folder / "texts.jsonl"), rows(folder / "rows.jsonl");
+  for (const std::string document : {"The sky is blue.", "Hi", "", "x", "one two", "2 + 2 = 4",
+                                     "A longer one, which is more than a sequence has."}) {
+    texts << nlohmann::json{{"text", document}}.dump() << '\n';
+    std::vector<int> ids(document.begin(), document.end());
+    ids.push_back(256);
+    // The parts of a long document: each predicts from the last token of the part before.
+    for (size_t at = 0; at + 1 < ids.size(); at += 23) {
+      const std::vector<int> part(
+          ids.begin() + static_cast<std::ptrdiff_t>(at),
+          ids.begin() + static_cast<std::ptrdiff_t>(std::min(at + 24, ids.size())));
+      rows << nlohmann::json{{"input_ids", part}}.dump() << '\n';
+    }
+  }
+  texts.close();
+  rows.close();
+  TrainOptions alone;
+  alone.data = {folder / "rows.jsonl"};
+  alone.out = folder / "alone";
+  alone.batch_size = 8;  // of 8 rows
+  const auto want = losses_of(alone);
+  int number = 0;
+  for (const auto& change : std::vector<std::function<void(TrainOptions&)>>{
+           [](TrainOptions&) {}, [](TrainOptions& o) { o.tp = 3; },
+           [](TrainOptions& o) { o.pp = 2; }, [](TrainOptions& o) { o.dp = 2, o.fsdp = true; }}) {
+    TrainOptions packed;
+    packed.data = {folder / "texts.jsonl"};
+    packed.packing = true;
+    packed.out = folder / str("packed", number++);
+    packed.batch_size = 4;  // 17 + 3 + 2, 8 + 10 + 3, 24 and 24 tokens
+    change(packed);
+    const auto got = losses_of(packed);
+    EXPECT_NEAR(got.first, want.first, 1e-9) << number;
+    EXPECT_NEAR(got.second, want.second, 1e-9) << number;
+  }
 }
 
 }  // namespace

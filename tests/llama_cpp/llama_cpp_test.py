@@ -146,7 +146,8 @@ def main():
     problems = []
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        configs = {"llama": LLAMA, "gpt2": GPT2, "olmo2": OLMO2, "phi3": PHI3, "gemma2": GEMMA2, "gemma3": GEMMA3,
+        # Not "phi3": in a model of that name llama.cpp looks for Phi-3's special tokens.
+        configs = {"llama": LLAMA, "gpt2": GPT2, "olmo2": OLMO2, "fused": PHI3, "gemma2": GEMMA2, "gemma3": GEMMA3,
                    "mixtral": MIXTRAL, "qwen3-moe": QWEN3_MOE}
         models = [(one, trained(cleave, folder, one, config), 256) for one, config in configs.items()]
         data = os.environ.get("CLEAVE_DATA")

@@ -271,7 +271,7 @@ def draw_tuning(rng, model, form, steps):
         flags["min-lr"] = 5e-5
     if maybe(rng, 0.15):
         flags["optimizer"] = "muon"
-    if "lora" not in flags and maybe(rng, 0.3):
+    if maybe(rng, 0.3):
         flags["ema"] = rng.choice((0.5, 0.99))
     if form == "pairs":
         flags.pop("lora-dropout", None)
