@@ -41,7 +41,7 @@ int64_t matrix_bytes_of(Model& model, const std::string& dtype, WeightForm form)
     const auto* linear = dynamic_cast<Linear*>(&layer);
     if (linear == nullptr) return;
     const int64_t count = c10::multiply_integers(linear->weight()->local_shape());
-    if (is_int4 && linear->takes_int4()) {
+    if (is_int4 && linear->least_bits() == 4) {
       // fp16 scales, and minimums, of the groups
       bytes += count / 2 + count / kInt4Group * (form == WeightForm::kInt4 ? 4 : 2);
     } else {

@@ -14,6 +14,7 @@
 #include "cleave/kernels/cpu/int4_loops.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/nn/embedding.h"
+#include "cleave/nn/inference_weight.h"
 
 namespace cleave::inline checkpoint {
 namespace {
@@ -215,7 +216,7 @@ std::unordered_map<const Parameter*, Linear*> int4_layers(Layer& model) {
   std::unordered_map<const Parameter*, Linear*> layers;
   model.walk([&](Layer& layer) {
     auto* linear = dynamic_cast<Linear*>(&layer);
-    if (linear != nullptr && linear->takes_int4()) layers[linear->weight().get()] = linear;
+    if (linear != nullptr && linear->least_bits() == 4) layers[linear->weight().get()] = linear;
   });
   model.walk([&](Layer& layer) {
     if (auto* table = dynamic_cast<Embedding*>(&layer)) layers.erase(table->weight().get());
@@ -305,7 +306,7 @@ bool load_int4(Linear& layer, const TensorSource& files) {
   const auto layout = files.int4_layout(weight.name());
   const size_t out_dim = layer.is_transposed() ? 1 : 0;
   const std::vector<int64_t>& shape = weight.shape();
-  if (!layout || !layer.takes_int4() || layout->rows != shape[out_dim] ||
+  if (!layout || layer.least_bits() != 4 || layout->rows != shape[out_dim] ||
       layout->groups * kInt4Group != shape[1 - out_dim]) {
     return false;
   }
@@ -313,7 +314,7 @@ bool load_int4(Linear& layer, const TensorSource& files) {
   block.rows = layer.is_column_split() ? weight.ranges() : std::vector<Range>{{0, layout->rows}};
   std::vector<int64_t> places;  // of the layer's groups in those of the block
   int64_t num_groups = 0;
-  for (const Int4Part& part : layer.int4_parts()) {
+  for (const Int4Part& part : int4_parts_of(layer)) {
     std::vector<Range>& groups = block.groups;
     const bool is_new = groups.empty() || groups.back().end <= part.index;
     if (is_new && !groups.empty() && groups.back().end == part.index) {
@@ -336,7 +337,7 @@ bool load_int4(Linear& layer, const TensorSource& files) {
                          (!layout->has_mins || rows.mins.isfinite().all().item<bool>());
   CLEAVE_CHECK(is_finite, Code::kFormat, files.path(), ": tensor '", weight.name(),
                "' has a scale or minimum that is NaN or infinite; the file is damaged");
-  layer.set_int4(rows);
+  set_int4(layer, rows);
   return true;
 }
 

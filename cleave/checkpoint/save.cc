@@ -26,7 +26,7 @@ TensorGroup optimizer_group(const Optimizer& optimizer, const Parameters& parame
                                           [](const auto& p) { return p->leaf().defined(); });
   CLEAVE_CHECK(!mine.empty() || is_elsewhere, Code::kUsage,
                "an optimizer without parameters cannot be saved");
-  // The widest.
+  // The widest of the leaves' types.
   at::ScalarType leaf_type = !mine.empty() ? mine.begin()->first->leaf().scalar_type()
                              : weights_dtype == at::kDouble ? at::kDouble
                                                             : at::kFloat;

@@ -18,24 +18,4 @@ struct Command {
   std::function<Run(Flags&)> define;
 };
 
-/// The commands, one per file.
-Command train_command();
-Command generate_command();
-Command eval_command();
-Command predict_command();
-Command verify_command();
-Command plan_command();
-Command launch_command();
-Command tokenize_command();
-Command inspect_command();
-Command report_command();
-Command convert_command();
-Command diff_command();
-Command doctor_command();
-Command bench_train_command();
-Command bench_generate_command();
-Command bench_collectives_command();
-Command lesson_command();
-Command completion_command();
-
 }  // namespace cleave::cli

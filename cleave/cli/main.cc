@@ -10,6 +10,30 @@
 #include "cleave/cli/program.h"
 #include "cleave/comm/launch/failure.h"
 
+namespace cleave::cli {
+
+// The commands, one per file.
+Command train_command();
+Command generate_command();
+Command eval_command();
+Command predict_command();
+Command verify_command();
+Command plan_command();
+Command launch_command();
+Command tokenize_command();
+Command inspect_command();
+Command report_command();
+Command convert_command();
+Command diff_command();
+Command doctor_command();
+Command bench_train_command();
+Command bench_generate_command();
+Command bench_collectives_command();
+Command lesson_command();
+Command completion_command();
+
+}  // namespace cleave::cli
+
 namespace {
 
 // SIGPIPE from stdout ends the program. SIGPIPE from the socket of a lost rank must not: the failed

@@ -11,7 +11,7 @@
 #include "cleave/compat/nxd.h"
 #include "cleave/model/model.h"
 #include "cleave/nn/cross_entropy.h"
-#include "tests/support/ranks.h"
+#include "tests/support/model_parallel.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
@@ -59,20 +59,6 @@ void in_double(Layer& layer, at::Device device) {
   }
 }
 
-void on_groups(int pp, int dp, int tp, const std::function<void(World&)>& body) {
-  run_ranks(
-      pp * dp * tp,
-      [&](World& world) {
-        at::get_num_threads();
-        at::set_num_threads(1);
-        initialize_model_parallel(
-            world, {.tensor_model_parallel_size = tp, .pipeline_model_parallel_size = pp});
-        body(world);
-        destroy_model_parallel();
-      },
-      RankOptions{.timeout_s = 20, .flight_log_folder = ""});
-}
-
 /// Loss and gradients of the batch on one rank: the mean over micro-batches' means.
 struct Want {
   double loss = 0;
@@ -116,7 +102,7 @@ TEST(NxDPPModel, AnyGroups_GiveLossAndGradientsOfOneRank) {
                         {2, 2, 1, 1, false},
                         {2, 2, 1, 1, true},
                         {2, 1, 3, 1, false}}) {
-    on_groups(c.pp, c.dp, c.tp, [&](World&) {
+    test::on_groups(c.pp, c.dp, c.tp, [&] {
       const auto model = make();
       const Axis tp = get_tensor_model_parallel_group();
       if (c.tp > 1) parallelize_module(*model, tp, model->plan());
@@ -144,7 +130,7 @@ TEST(NxDPPModel, AnyGroups_GiveLossAndGradientsOfOneRank) {
 TEST(NxDPPModel, LossOptions_DetermineWhichRanksGetWhichLosses) {
   const PipelineInputs all = batch_of(5, 9);
   const Want want = want_of(all, 3);
-  on_groups(2, 1, 1, [&](World&) {
+  test::on_groups(2, 1, 1, [&] {
     for (const bool each : {false, true}) {
       const auto model = make();
       NxDPPModelOptions o = options();
@@ -173,7 +159,7 @@ TEST(NxDPPModel, TokenWeighted_IsTheMeanOverAllLabels) {
   PipelineInputs all = batch_of(4, 5);
   all["labels"].narrow(0, 0, 1).fill_(-100);
   const double want = want_of(all, 1).loss;
-  on_groups(2, 2, 1, [&](World&) {
+  test::on_groups(2, 2, 1, [&] {
     const auto model = make();
     NxDPPModelOptions o = options();
     o.num_microbatches = 2;
@@ -202,7 +188,7 @@ TEST(NxDPPModel, TokenWeighted_IsTheMeanOverAllLabels) {
 TEST(NxDPPModel, LocalViews_CoverTheModelOnceAndRoundTrip) {
   std::map<std::string, int> holders;
   std::mutex mutex;
-  on_groups(2, 1, 1, [&](World&) {
+  test::on_groups(2, 1, 1, [&] {
     const auto model = make();
     NxDPPModel pipeline(*model, model->sequence(), options());
     for (const auto& [name, module] : pipeline.local_named_modules()) {
@@ -231,7 +217,7 @@ TEST(NxDPPModel, Mistakes_AreNamed) {
     EXPECT_EQ(test::thrown_by([&] { NxDPPModel(*model, model->sequence(), options()); }).code(),
               Code::kUsage);
   });
-  on_groups(2, 1, 1, [&](World&) {
+  test::on_groups(2, 1, 1, [&] {
     const auto refused = [&](const std::function<void(NxDPPModelOptions&)>& change, Code code) {
       const auto model = make();
       NxDPPModelOptions o = options();
@@ -306,7 +292,7 @@ struct Tower : LayerGroup {
 // Oracle: the parameters' initial values; also that ranks without a plan compute at all.
 TEST(NxDPPModel, ParallelLayers_KeepTheirDtypeAndTakeTheSeed) {
   for (const int pp : {1, 2}) {
-    on_groups(pp, 1, 2, [&](World&) {
+    test::on_groups(pp, 1, 2, [&] {
       Tower tower;
       NxDPPModel model(
           tower, {&tower.first, &tower.second},
@@ -344,7 +330,7 @@ TEST(NxDPPModel, ParallelLayers_KeepTheirDtypeAndTakeTheSeed) {
 TEST(NxDPPModel, EvalOfFewerSequencesThanMicroBatches_IsTheirMean) {
   const PipelineInputs all = batch_of(2, 9);
   const Want want = want_of(all, 2);
-  on_groups(2, 1, 1, [&](World&) {
+  test::on_groups(2, 1, 1, [&] {
     const auto model = make();
     NxDPPModelOptions o = options();
     o.num_microbatches = 5;
@@ -357,7 +343,7 @@ TEST(NxDPPModel, EvalOfFewerSequencesThanMicroBatches_IsTheirMean) {
 }
 
 TEST(NxDPPModel, GroupWithoutACall_IsRefusedByName) {
-  on_groups(1, 1, 1, [&](World&) {
+  test::on_groups(1, 1, 1, [&] {
     struct Inner : LayerGroup {
     } inner;
     struct Outer : LayerGroup {
@@ -391,7 +377,7 @@ TEST(NxDPPModel, PartitionByCost_IsNoSlowerThanTheRule) {
 TEST(NxDPPModel, TraceFile_HasEveryActionOfTheFirstStep) {
   const test::TempFolder folder;
   const std::string path = (folder / "trace.json").string();
-  on_groups(2, 1, 1, [&](World&) {
+  test::on_groups(2, 1, 1, [&] {
     const auto model = make();
     NxDPPModelOptions o = options();
     o.trace_file_path = path;

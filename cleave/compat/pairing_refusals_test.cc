@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/compat/oslo.h"
+#include "tests/support/model_parallel.h"
 #include "tests/support/pairings.h"
 #include "tests/support/thrown.h"
 
@@ -14,26 +15,13 @@ namespace {
 
 const Layout kOneRank{.name = "one rank"};
 
+using test::on_groups;
 using test::thrown_by;
 
 void expect_refused(const std::function<void()>& action, const std::string& remedy) {
   const Error error = thrown_by(action);
   EXPECT_EQ(error.code(), Code::kUsage) << error.what();
   EXPECT_NE(std::string(error.what()).find(remedy), std::string::npos) << error.what();
-}
-
-void on_groups(int pp, int dp, int tp, const std::function<void()>& body) {
-  run_ranks(
-      pp * dp * tp,
-      [&](World& world) {
-        at::get_num_threads();
-        at::set_num_threads(1);
-        initialize_model_parallel(
-            world, {.tensor_model_parallel_size = tp, .pipeline_model_parallel_size = pp});
-        body();
-        destroy_model_parallel();
-      },
-      RankOptions{.timeout_s = 20, .flight_log_folder = ""});
 }
 
 nxd::NxDPPModelOptions pipeline_options(const Net& net) {

@@ -25,8 +25,8 @@
 #include "cleave/model/gguf/tokenizer.h"
 #include "cleave/nn/attention.h"
 #include "cleave/nn/embedding.h"
+#include "cleave/nn/inference_weight.h"
 #include "cleave/nn/layer.h"
-#include "cleave/nn/linear.h"
 #include "cleave/parallel/plan.h"
 #include "cleave/planner/machine.h"
 #include "cleave/train/fingerprint.h"
@@ -79,12 +79,12 @@ bool change_form(Linear& linear, WeightForm form, bool is_shared) {
   switch (form) {
     case WeightForm::kPlain:
       // An embedding reads the original matrix, so panels would double its memory.
-      return (!is_shared && linear.to_panels()) || linear.to_rows();
+      return (!is_shared && to_panels(linear)) || to_rows(linear);
     case WeightForm::kInt8:
-      return linear.to_int8();
+      return to_int8(linear);
     case WeightForm::kInt4:
     case WeightForm::kInt4Sym:
-      return linear.to_int4(form == WeightForm::kInt4) || linear.to_int8();
+      return to_int4(linear, form == WeightForm::kInt4) || to_int8(linear);
   }
   CLEAVE_BUG("no such form of weights");
 }
@@ -231,7 +231,7 @@ void prepare_weights(Layer& model, WeightForm form) {
     auto* linear = dynamic_cast<Linear*>(&layer);
     if (linear == nullptr) return;
     const bool is_shared = embedding_weights.contains(linear->weight().get());
-    const bool is_changed = linear->is_int4() || change_form(*linear, form, is_shared);
+    const bool is_changed = linear->has_product() || change_form(*linear, form, is_shared);
     if (is_changed && !is_shared) linear->weight()->drop();
   });
   if (form == WeightForm::kPlain) return;

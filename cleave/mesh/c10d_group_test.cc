@@ -3,9 +3,9 @@
 #include <numeric>
 
 #include "cleave/comm/shm/shm_world.h"
-#include "cleave/comm/testing/transport_contract.h"
 #include "cleave/mesh/scalar_type.h"
 #include "tests/support/thrown.h"
+#include "tests/support/transport_contract.h"
 
 namespace cleave::c10d_group_test {
 namespace {

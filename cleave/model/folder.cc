@@ -6,8 +6,8 @@
 #include "cleave/file/model_path.h"
 #include "cleave/format/gguf.h"
 #include "cleave/format/safetensors.h"
+#include "cleave/model/families.h"
 #include "cleave/model/gguf/model_config.h"
-#include "cleave/model/llama/llama.h"
 #include "cleave/model/model.h"
 
 namespace cleave::inline model {

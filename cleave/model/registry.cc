@@ -5,19 +5,9 @@
 #include "cleave/base/suggest.h"
 #include "cleave/model/bert/bert.h"
 #include "cleave/model/decoder/decoder.h"
-#include "cleave/model/gemma2/gemma2.h"
-#include "cleave/model/gemma3/gemma3.h"
+#include "cleave/model/families.h"
 #include "cleave/model/gpt2/gpt2.h"
-#include "cleave/model/llama/llama.h"
-#include "cleave/model/mistral/mistral.h"
-#include "cleave/model/mixtral/mixtral.h"
 #include "cleave/model/model.h"
-#include "cleave/model/olmo2/olmo2.h"
-#include "cleave/model/phi3/phi3.h"
-#include "cleave/model/qwen2/qwen2.h"
-#include "cleave/model/qwen3/qwen3.h"
-#include "cleave/model/qwen3_moe/qwen3_moe.h"
-#include "cleave/model/smollm3/smollm3.h"
 
 namespace cleave::inline model {
 namespace {

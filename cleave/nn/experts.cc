@@ -163,7 +163,7 @@ Experts::Experts(const ExpertsOptions& o)
              .out_features = o.num_experts,
              .bias = false,
              .init = o.init,
-             .has_int8 = false}) {
+             .least_bits = 16}) {
   CLEAVE_CHECK(o.top_k > 0 && o.top_k <= o.num_experts, Code::kShape, "Experts(top_k=", o.top_k,
                ", num_experts=", o.num_experts, "); top_k must be from 1 to num_experts");
   add("gate", gate_);

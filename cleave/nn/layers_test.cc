@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/nn/embedding.h"
+#include "cleave/nn/inference_weight.h"
 #include "cleave/nn/mlp.h"
 #include "cleave/nn/norm.h"
 #include "cleave/runtime/kernel_switches.h"
@@ -86,10 +87,10 @@ TEST(Linear, NonFiniteWeightToInt8_IsNamed) {
   for (const float bad : {NAN, INFINITY}) {
     Linear linear({.in_features = 7, .out_features = 5});
     materialize(linear, {.dtype = at::kFloat});
-    linear.to_int8();
+    to_int8(linear);
     at::NoGradGuard no_grad;
     linear.weight()->leaf().view(-1)[20] = bad;
-    const Error error = test::thrown_by([&] { linear.to_int8(); });
+    const Error error = test::thrown_by([&] { to_int8(linear); });
     EXPECT_EQ(error.code(), Code::kNumerics);
     EXPECT_THAT(error.what(), testing::StartsWith("weight has a NaN or infinity"));
   }
@@ -99,10 +100,10 @@ TEST(Linear, NonFiniteWeightToInt4_IsNamed) {
   for (const float bad : {NAN, INFINITY, -INFINITY}) {
     Linear linear({.in_features = 7, .out_features = 5});
     materialize(linear, {.dtype = at::kFloat});
-    EXPECT_TRUE(linear.to_int4(/*has_mins=*/true));
+    EXPECT_TRUE(to_int4(linear, /*has_mins=*/true));
     at::NoGradGuard no_grad;
     linear.weight()->leaf().view(-1)[20] = bad;
-    const Error error = test::thrown_by([&] { linear.to_int4(/*has_mins=*/true); });
+    const Error error = test::thrown_by([&] { to_int4(linear, /*has_mins=*/true); });
     EXPECT_EQ(error.code(), Code::kNumerics);
     EXPECT_THAT(error.what(), testing::StartsWith("weight has a NaN or infinity"));
   }

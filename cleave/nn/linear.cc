@@ -1,27 +1,32 @@
 #include "cleave/nn/linear.h"
 
 #include <cmath>
-#include <limits>
 
 #include <ATen/ATen.h>
 
 #include "cleave/kernels/cpu/gemm.h"
-#include "cleave/kernels/cpu/int4_loops.h"
+#include "cleave/kernels/int8_weight.h"
 #include "cleave/nn/dropout.h"
 #include "cleave/nn/magnitudes.h"
 #include "cleave/nn/soft_cap.h"
 #include "cleave/nn/subject.h"
-#include "cleave/runtime/kernel_switches.h"
 
 namespace cleave::inline nn {
+namespace {
+
+/// A weight that is frozen in int8.
+Int8Weight int8_weight(const Parameter& weight) {
+  return {.values = weight.use(), .scales = weight.scales(), .row_dim = weight.int8_row_dim()};
+}
+
+}  // namespace
 
 Linear::Linear(const LinearOptions& options)
     : out_dim_(options.transposed ? 1 : 0),
       in_dim_(1 - out_dim_),
       default_style_(options.default_style),
       soft_cap_(options.soft_cap),
-      has_int8_(options.has_int8),
-      has_int4_(options.has_int4) {
+      least_bits_(options.least_bits) {
   CLEAVE_CHECK(options.in_features > 0 && options.out_features > 0, Code::kShape,
                "Linear(in_features=", options.in_features, ", out_features=", options.out_features,
                "); both must be positive");
@@ -105,94 +110,6 @@ DTensor Linear::forward(const DTensor& x, const Context& context) {
   return soft_cap_ == 0 ? y : y.with(soft_cap(y.local(), soft_cap_));
 }
 
-Tensor Linear::largest_of_whole(const Tensor& rows) const {
-  return weight_->axis().all_reduce(largest_of_rows(rows), path(), ReduceOp::kMax);
-}
-
-bool Linear::to_rows() {
-  if (out_dim_ == 0) return false;
-  rows_ = weight_->use().detach().t().contiguous();
-  return true;
-}
-
-bool Linear::to_panels() {
-  const Tensor weight = out_dim_ == 0 ? weight_->use() : weight_->use().t();
-  if (!is_on(Kernel::kPanels) || !takes_panels(weight)) return false;
-  panels_ = cleave::to_panels(weight);
-  return true;
-}
-
-bool Linear::to_int8() {
-  if (!has_int8_) return false;
-  const Tensor weight = out_dim_ == 0 ? weight_->use() : weight_->use().t();
-  const Tensor largest = is_row_split() ? largest_of_whole(weight) : largest_of_rows(weight);
-  CLEAVE_CHECK(
-      largest.isfinite().all().item<bool>(), Code::kNumerics, weight_->name(),
-      " has a NaN or infinity, which int8 cannot represent; check the file that it was read from");
-  int8_ = cleave::to_int8(weight, largest);
-  return true;
-}
-
-std::vector<Int4Part> Linear::int4_parts() const {
-  if (is_row_split()) return cleave::int4_parts(weight_->ranges());
-  return cleave::int4_parts({{0, features(in_dim_)}});
-}
-
-bool Linear::divides_groups() const {
-  if (!is_row_split()) return false;
-  const SplitPtr& split = weight_->placement().split();
-  for (int rank = 0; rank < split->num_ranks(); ++rank) {
-    for (const Range& range : split->ranges(rank)) {
-      const bool ends_inside = range.end % kInt4Group != 0 && range.end != split->whole();
-      if (range.begin % kInt4Group != 0 || ends_inside) return true;
-    }
-  }
-  return false;
-}
-
-Tensor Linear::largest_of_groups(const Tensor& values) const {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  const std::vector<Int4Part> parts = int4_parts();
-  const int64_t groups = (features(in_dim_) + kInt4Group - 1) / kInt4Group;
-  Tensor whole = at::full({values.size(0), groups}, -kInfinity, at::kFloat);
-  std::vector<int64_t> indices;
-  for (const Int4Part& part : parts) {
-    Tensor of_group = whole.select(1, part.index);
-    // A maximum over ranks keeps infinity, but maybe not NaN.
-    const Tensor value = values.select(1, static_cast<int64_t>(indices.size()));
-    at::maximum_out(of_group, of_group, value.nan_to_num(kInfinity, kInfinity, -kInfinity));
-    indices.push_back(part.index);
-  }
-  const Tensor largest = weight_->axis().all_reduce(whole, path(), ReduceOp::kMax);
-  return largest.index_select(1, at::tensor(indices, at::kLong));
-}
-
-bool Linear::to_int4(bool has_mins) {
-  if (!takes_int4()) return false;
-  const at::NoGradGuard no_grad;
-  const Tensor weight = out_dim_ == 0 ? weight_->use() : weight_->use().t();
-  const std::vector<Int4Part> parts = int4_parts();
-  const Tensor groups = in_groups(weight, parts);
-  Int4Bounds bounds = int4_bounds(groups);
-  if (divides_groups()) {
-    bounds.high = largest_of_groups(bounds.high);
-    bounds.low = largest_of_groups(bounds.low.neg()).neg();
-  }
-  CLEAVE_CHECK(
-      bounds.high.isfinite().all().item<bool>() && bounds.low.isfinite().all().item<bool>(),
-      Code::kNumerics, weight_->name(),
-      " has a NaN or infinity, which int4 cannot represent; check the file that it was read from");
-  int4_ = to_matrix(cleave::to_int4(groups, bounds, has_mins, weight_->name()), parts);
-  return true;
-}
-
-Tensor Linear::int4_product(const Tensor& x, const std::optional<Tensor>& bias) const {
-  if (!divides_groups()) return int4_linear(x, *int4_, bias);
-  const int64_t count = c10::multiply_integers(x.sizes().begin(), x.sizes().end() - 1);
-  const Tensor groups = in_groups(x.reshape({count, int4_->in}), int4_->parts);
-  return int4_linear(x, *int4_, bias, largest_of_groups(groups.abs().amax(2)));
-}
-
 Tensor Linear::product(const DTensor& x, const std::optional<Tensor>& bias,
                        const Context& context) const {
   if (!lora_a_) return main_product(x.local(), bias, context);
@@ -218,7 +135,8 @@ Tensor Linear::norms_of_sum(const Context& context) const {
   const Tensor a = lora_a_->use().detach();
   if (!squares_.defined()) {
     const at::ScalarType type = magnitudes_->use().scalar_type();
-    const Tensor weight = weight_->is_int8() ? dequantize(int8_weight(), type) : weight_->use();
+    const Tensor weight =
+        weight_->is_int8() ? dequantize(int8_weight(*weight_), type) : weight_->use();
     squares_ = at::linalg_vector_norm(weight, 2, {in_dim_}, /*keepdim=*/false, type).square();
   }
   const Tensor cross = main_product(a, std::nullopt, context);
@@ -238,18 +156,13 @@ Tensor Linear::main_product(const Tensor& x, const std::optional<Tensor>& bias,
                             const Context& context) const {
   if (weight_->is_int8()) {
     // The tensors, not the parameter: FSDP frees their memory and gathers it again for backward.
-    const auto matrix = [frozen = int8_weight(), type = x.scalar_type()] {
+    const auto matrix = [frozen = int8_weight(*weight_), type = x.scalar_type()] {
       const Tensor values = dequantize(frozen, type);
       return frozen.row_dim == 0 ? values : values.t();
     };
     return affine_frozen(x, matrix, bias);
   }
-  if (int4_) return int4_product(x, bias);
-  if (int8_) {
-    return int8_linear(x, *int8_, bias, is_row_split() ? largest_of_whole(x) : Tensor());
-  }
-  if (panels_) return panels_linear(x, *panels_, bias);
-  if (rows_.defined()) return affine(x, rows_, bias);
+  if (product_) return product_(x, bias);
   return affine(x, out_dim_ == 0 ? weight_->use() : weight_->use().t(), bias, context.deferred);
 }
 

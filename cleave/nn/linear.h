@@ -1,8 +1,6 @@
 #pragma once
-#include "cleave/kernels/cpu/int4.h"
-#include "cleave/kernels/cpu/int8.h"
-#include "cleave/kernels/cpu/panels_linear.h"
-#include "cleave/kernels/int8_weight.h"
+#include <functional>
+
 #include "cleave/nn/layer.h"
 
 namespace cleave::inline nn {
@@ -16,8 +14,7 @@ struct LinearOptions {
   Init bias_init = Init::constant(0);
   double soft_cap = 0;  ///< results become soft_cap tanh(y / soft_cap); 0: they do not
   DefaultStyle default_style = DefaultStyle::kNone;  ///< in a plan derived from the layers
-  bool has_int8 = true;                              ///< whether to_int8() and to_int4() apply
-  bool has_int4 = true;  ///< whether to_int4() applies; the head of a model keeps 8 bits
+  int least_bits = 4;  ///< to which inference may round the weight: 4, 8, or 16 for no rounding
 };
 
 /// A branch of low rank beside a matrix (LoRA).
@@ -87,32 +84,14 @@ class Linear : public Layer {
     return weight_->is_split() && weight_->split_dim() == in_dim_;
   }
 
-  /// If the weight is stored [in, out]: from now on forward reads an [out, in] copy instead of the
-  /// weight, which is faster for products of a few rows. Inference only. Returns whether it
-  /// applies.
-  bool to_rows();
-  /// If takes_panels(weight): from now on forward reads a copy in panels instead of the weight.
-  /// Inference only. Returns whether it applies.
-  bool to_panels();
-  /// From now on forward multiplies an int8 copy of the weight with x rounded to int8, instead of
-  /// the weight. Inference only. Each output and each row of x has one scale, common to all ranks'
-  /// parts. Collective if Rowwise. Throws Error(kNumerics) naming the weight when it is not finite.
-  /// Returns whether it applies: a router of experts, whose rounding would change the choice of
-  /// experts, keeps its weight.
-  bool to_int8();
-  /// As to_int8(), in 4 bits: each group of 32 inputs of an output has a scale, and a minimum if
-  /// `has_mins`, common to all ranks' parts of the group. x is rounded to int8 by the same groups.
-  /// Returns whether it applies: not to a router of experts, nor to a model's head.
-  bool to_int4(bool has_mins);
-  /// The inputs of this rank's part of the weight, by groups.
-  [[nodiscard]] std::vector<Int4Part> int4_parts() const;
-  /// As to_int4(), with a matrix that is in 4 bits already: this rank's outputs, and the groups of
-  /// int4_parts(). The weight may be without memory.
-  void set_int4(const Int4Rows& rows) { int4_ = to_matrix(rows, int4_parts()); }
-  /// Whether to_int4() or set_int4() was called and applies.
-  [[nodiscard]] bool is_int4() const { return int4_.has_value(); }
-  /// Whether to_int4() applies.
-  [[nodiscard]] bool takes_int4() const { return has_int8_ && has_int4_; }
+  /// x weight^T + bias for this rank's part of the weight.
+  using Product = std::function<Tensor(const Tensor& x, const std::optional<Tensor>& bias)>;
+  /// From now on forward calls `product` instead of reading the weight (nn/inference_weight.h).
+  void set_product(Product product) { product_ = std::move(product); }
+  [[nodiscard]] bool has_product() const { return product_ != nullptr; }
+  /// LinearOptions::least_bits: a router of experts keeps 16, since rounding would change the
+  /// choice of experts, and the head of a model keeps 8.
+  [[nodiscard]] int least_bits() const { return least_bits_; }
 
   /// x converted to Fanout if this layer is Colwise and its plan sets no input layout; otherwise x.
   /// A module that calls several such layers (q, k, v) on one input converts it once this way,
@@ -124,8 +103,6 @@ class Linear : public Layer {
   [[nodiscard]] std::optional<Placement> accepts(const DTensor& x) const override;
 
  private:
-  /// Largest magnitude of each row, over all ranks' parts of the row.
-  [[nodiscard]] Tensor largest_of_whole(const Tensor& rows) const;
   /// x weight^T + bias for this rank's part of the weight, plus that of the branch.
   [[nodiscard]] Tensor product(const DTensor& x, const std::optional<Tensor>& bias,
                                const Context& context) const;
@@ -134,19 +111,9 @@ class Linear : public Layer {
   /// Norms of the rows of the sum of weight and branch, over all ranks' parts of a row. Collective
   /// if Rowwise.
   [[nodiscard]] Tensor norms_of_sum(const Context& context) const;
-  /// Whether a group of 32 inputs is divided among ranks.
-  [[nodiscard]] bool divides_groups() const;
-  /// Of values [rows, parts] of this rank's parts of groups, the largest over all ranks' parts.
-  [[nodiscard]] Tensor largest_of_groups(const Tensor& values) const;
-  /// main_product() of int4_.
-  [[nodiscard]] Tensor int4_product(const Tensor& x, const std::optional<Tensor>& bias) const;
   /// Without the branch.
   [[nodiscard]] Tensor main_product(const Tensor& x, const std::optional<Tensor>& bias,
                                     const Context& context) const;
-  /// The weight if it is frozen in int8.
-  [[nodiscard]] Int8Weight int8_weight() const {
-    return {.values = weight_->use(), .scales = weight_->scales(), .row_dim = out_dim_};
-  }
   [[nodiscard]] int64_t features(int dim) const {
     return weight_->shape()[static_cast<size_t>(dim)];
   }
@@ -157,7 +124,7 @@ class Linear : public Layer {
   int out_dim_, in_dim_;  // dims of weight
   DefaultStyle default_style_;
   double soft_cap_;
-  bool has_int8_, has_int4_;
+  int least_bits_;
   std::shared_ptr<Parameter> weight_, bias_;
   std::shared_ptr<Parameter> lora_a_, lora_b_;  // see attach_lora; null without a branch
   std::shared_ptr<Parameter> magnitudes_;       // null without magnitudes
@@ -165,10 +132,7 @@ class Linear : public Layer {
   /// With magnitudes: sums of squares of the rows of this rank's part of the frozen weight, from
   /// the first forward on.
   mutable Tensor squares_;
-  Tensor rows_;  // see to_rows
-  std::optional<PanelMatrix> panels_;
-  std::optional<Int8Matrix> int8_;
-  std::optional<Int4Matrix> int4_;
+  Product product_;  // see set_product
   SplitPtr column_shards_;
   SplitPtr row_shards_;
 };

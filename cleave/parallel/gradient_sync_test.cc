@@ -80,15 +80,10 @@ std::vector<Tensor> summed(const Case& c, const Axis& dp, const Axis& tp, bool d
 }
 
 void on_mesh(int dp, int tp, const std::function<void(const Axis&, const Axis&)>& body) {
-  run_ranks(
-      dp * tp,
-      [&](World& world) {
-        at::get_num_threads();
-        at::set_num_threads(1);
-        const Mesh mesh = Mesh::build(world, {{"dp", dp}, {"tp", tp}});
-        body(mesh["dp"], mesh["tp"]);
-      },
-      RankOptions{.timeout_s = 20, .flight_log_folder = ""});
+  test::on_world(dp * tp, [&](World& world) {
+    const Mesh mesh = Mesh::build(world, {{"dp", dp}, {"tp", tp}});
+    body(mesh["dp"], mesh["tp"]);
+  });
 }
 
 TEST(GradientSync, SumsDuringBackward_EqualSumsAfterIt) {

@@ -285,46 +285,40 @@ TEST(SumGradients, OfExpertsThatRanksShareOut_IsRefused) {
 
 // Oracle: the whole gradient times the number of dp ranks, which all have the same parts.
 TEST(SumGradients, CalledTwiceInAStep_SumOnce) {
-  run_ranks(
-      4,
-      [](World& world) {
-        at::get_num_threads();
-        at::set_num_threads(1);
-        const Mesh mesh = Mesh::build(world, {{"dp", 2}, {"tp", 2}});
-        // Another mesh over the same ranks has different axis objects.
-        const Mesh again = Mesh::build(world, {{"dp", 2}, {"tp", 2}});
-        Model model(mesh["tp"]);
-        model.set_gradients(mesh["tp"]);
-        for (const Mesh* m : {&mesh, &again}) {
-          finish_gradients(model.all, (*m)["tp"]);
-          sum_gradients(model.all, (*m)["dp"]);
-        }
-        for (size_t i = 0; i < model.all.size(); ++i) {
-          const auto& p = model.all[i];
-          EXPECT_TRUE(p->leaf().grad().equal(2 * test::slice_of(*p, model.whole(i)))) << p->name();
-        }
-        average_gradients(model.all, mesh["tp"], mesh["dp"]);
-        average_gradients(model.all, mesh["tp"], mesh["dp"]);
-        for (size_t i = 0; i < model.all.size(); ++i) {
-          const auto& p = model.all[i];
-          EXPECT_TRUE(p->leaf().grad().equal(test::slice_of(*p, model.whole(i)))) << p->name();
-        }
-        // Backward adds to existing gradients.
-        for (const auto& p : model.all) p->leaf().mutable_grad().add_(1);
-        for (const auto& action : std::vector<std::function<void()>>{
-                 [&] { finish_gradients(model.all, mesh["tp"]); },
-                 [&] { sum_gradients(model.all, mesh["dp"]); },
-                 [&] { average_gradients(model.all, mesh["tp"], mesh["dp"]); }}) {
-          const Error error = test::thrown_by(action);
-          EXPECT_EQ(error.code(), Code::kUsage);
-          EXPECT_NE(std::string(error.what()).find("zero_grad()"), std::string::npos)
-              << error.what();
-        }
-        model.set_gradients(mesh["tp"]);  // new tensors, as after zero_grad and backward
-        average_gradients(model.all, mesh["tp"], mesh["dp"]);
-        EXPECT_NEAR(clip_grad_norm(model.all, 1e9).value, model.whole_norm(), 1e-12);
-      },
-      RankOptions{.timeout_s = 20, .flight_log_folder = ""});
+  test::on_world(4, [](World& world) {
+    const Mesh mesh = Mesh::build(world, {{"dp", 2}, {"tp", 2}});
+    // Another mesh over the same ranks has different axis objects.
+    const Mesh again = Mesh::build(world, {{"dp", 2}, {"tp", 2}});
+    Model model(mesh["tp"]);
+    model.set_gradients(mesh["tp"]);
+    for (const Mesh* m : {&mesh, &again}) {
+      finish_gradients(model.all, (*m)["tp"]);
+      sum_gradients(model.all, (*m)["dp"]);
+    }
+    for (size_t i = 0; i < model.all.size(); ++i) {
+      const auto& p = model.all[i];
+      EXPECT_TRUE(p->leaf().grad().equal(2 * test::slice_of(*p, model.whole(i)))) << p->name();
+    }
+    average_gradients(model.all, mesh["tp"], mesh["dp"]);
+    average_gradients(model.all, mesh["tp"], mesh["dp"]);
+    for (size_t i = 0; i < model.all.size(); ++i) {
+      const auto& p = model.all[i];
+      EXPECT_TRUE(p->leaf().grad().equal(test::slice_of(*p, model.whole(i)))) << p->name();
+    }
+    // Backward adds to existing gradients.
+    for (const auto& p : model.all) p->leaf().mutable_grad().add_(1);
+    for (const auto& action : std::vector<std::function<void()>>{
+             [&] { finish_gradients(model.all, mesh["tp"]); },
+             [&] { sum_gradients(model.all, mesh["dp"]); },
+             [&] { average_gradients(model.all, mesh["tp"], mesh["dp"]); }}) {
+      const Error error = test::thrown_by(action);
+      EXPECT_EQ(error.code(), Code::kUsage);
+      EXPECT_NE(std::string(error.what()).find("zero_grad()"), std::string::npos) << error.what();
+    }
+    model.set_gradients(mesh["tp"]);  // new tensors, as after zero_grad and backward
+    average_gradients(model.all, mesh["tp"], mesh["dp"]);
+    EXPECT_NEAR(clip_grad_norm(model.all, 1e9).value, model.whole_norm(), 1e-12);
+  });
 }
 
 TEST(ClipGradNorm, OfGradientsInParts_IsRefusedWithTheMissingCall) {

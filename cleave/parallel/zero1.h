@@ -50,7 +50,7 @@ class Zero1Optimizer : public Optimizer {
   void step(double lr, double gradient_scale = 1) override;
   void zero_grad() override;
 
-  /// For begin() and sum_during_backward().
+  /// What sums the gradients; a training loop calls its begin() and sum_during_backward().
   [[nodiscard]] const std::shared_ptr<GradientSync>& gradients() const { return gradients_; }
 
  private:

@@ -6,6 +6,7 @@
 #include "cleave/parallel/gradients.h"
 #include "cleave/parallel/recompute.h"
 #include "tests/support/golden.h"
+#include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
 #include "tests/support/tiny_sequence.h"
 
@@ -166,15 +167,10 @@ void expect_equals_whole(const Case& c, const Whole& want) {
   SCOPED_TRACE(testing::Message() << name(c.kind) << " pp=" << c.pp
                                   << " virtual=" << c.stages_per_rank << " tp=" << c.tp << " "
                                   << c.between.describe() << " recomputes=" << c.recomputes);
-  run_ranks(
-      c.pp * c.tp,
-      [&](World& world) {
-        at::get_num_threads();
-        at::set_num_threads(1);
-        const Mesh mesh = Mesh::build(world, {{"pp", c.pp}, {"tp", c.tp}});
-        expect_rank_equals(c, want, mesh["pp"], mesh["tp"]);
-      },
-      RankOptions{.timeout_s = 20, .flight_log_folder = ""});
+  test::on_world(c.pp * c.tp, [&](World& world) {
+    const Mesh mesh = Mesh::build(world, {{"pp", c.pp}, {"tp", c.tp}});
+    expect_rank_equals(c, want, mesh["pp"], mesh["tp"]);
+  });
 }
 
 TEST(NamedValues, EverySchedule_GivesTheLossAndGradientsWithoutAPipeline) {

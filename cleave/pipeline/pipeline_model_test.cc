@@ -10,6 +10,7 @@
 #include "cleave/parallel/gradients.h"
 #include "cleave/torch_internals/node.h"
 #include "tests/support/golden.h"
+#include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
 #include "tests/support/tiny_sequence.h"
 
@@ -35,15 +36,10 @@ struct Grid {
 
 /// Runs `body(pp, tp)` on pp x tp rank threads.
 void on_grid(int pp, int tp, const std::function<void(const Axis&, const Axis&)>& body) {
-  run_ranks(
-      pp * tp,
-      [&](World& world) {
-        at::get_num_threads();
-        at::set_num_threads(1);
-        const Mesh mesh = Mesh::build(world, {{"pp", pp}, {"tp", tp}});
-        body(mesh["pp"], mesh["tp"]);
-      },
-      RankOptions{.timeout_s = 20, .flight_log_folder = ""});
+  test::on_world(pp * tp, [&](World& world) {
+    const Mesh mesh = Mesh::build(world, {{"pp", pp}, {"tp", tp}});
+    body(mesh["pp"], mesh["tp"]);
+  });
 }
 
 void give_memory(const std::vector<Layer*>& layers) {

@@ -14,64 +14,20 @@ constexpr double kNetLatency = 10e-6;
 // By tools/fit_planner.py, each kind of machine on its own rows of the published runs, Selene
 // without MT-NLG and h100-80gb without Megatron-Core. Where no memory is published, runtime_bytes
 // is 5e9.
-constexpr FittedConstants kSelene{.matrix_share = 0.764,
-                                  .memory_share = 0.904,
-                                  .host_link_share = 0.947,
-                                  .net_link_share = 0.95,
-                                  .layer_call_s = 0.000717,
-                                  .runtime_bytes = 0};
-constexpr FittedConstants kJeanZay{.matrix_share = 0.82,
-                                   .memory_share = 0.393,
-                                   .host_link_share = 0.416,
-                                   .net_link_share = 0.95,
-                                   .layer_call_s = 0.000999,
-                                   .runtime_bytes = 9.92e9};
+// {matrix_share, memory_share, host_link_share, net_link_share, layer_call_s, runtime_bytes}
+constexpr FittedConstants kSelene{0.764, 0.904, 0.947, 0.95, 0.000717, 0};
+constexpr FittedConstants kJeanZay{0.82, 0.393, 0.416, 0.95, 0.000999, 9.92e9};
 // Memory is not published: the runtime takes what leaves room for every measured run.
-constexpr FittedConstants kA100Hdr{.matrix_share = 0.824,
-                                   .memory_share = 0.763,
-                                   .host_link_share = 0.877,
-                                   .net_link_share = 0.95,
-                                   .layer_call_s = 0.000996,
-                                   .runtime_bytes = 2.9e9};
+constexpr FittedConstants kA100Hdr{0.824, 0.763, 0.877, 0.95, 0.000996, 2.9e9};
 // MosaicML's runs have no tensor parallelism: the link inside a host is Selene's.
-constexpr FittedConstants kA100{.matrix_share = 0.809,
-                                .memory_share = 0.3,
-                                .host_link_share = 0.947,
-                                .net_link_share = 0.679,
-                                .layer_call_s = 0.000989,
-                                .runtime_bytes = 5e9};
-constexpr FittedConstants kA100Small{.matrix_share = 0.78,
-                                     .memory_share = 0.343,
-                                     .host_link_share = 0.704,
-                                     .net_link_share = 0.637,
-                                     .layer_call_s = 0.001,
-                                     .runtime_bytes = 5e9};
-constexpr FittedConstants kDgxH100{.matrix_share = 0.804,
-                                   .memory_share = 0.906,
-                                   .host_link_share = 0.608,
-                                   .net_link_share = 0.863,
-                                   .layer_call_s = 0.000971,
-                                   .runtime_bytes = 5e9};
+constexpr FittedConstants kA100{0.809, 0.3, 0.947, 0.679, 0.000989, 5e9};
+constexpr FittedConstants kA100Small{0.78, 0.343, 0.704, 0.637, 0.001, 5e9};
+constexpr FittedConstants kDgxH100{0.804, 0.906, 0.608, 0.863, 0.000971, 5e9};
 // MosaicML's runs have no tensor parallelism: their links are those of DGX H100.
-constexpr FittedConstants kH100{.matrix_share = 0.624,
-                                .memory_share = 0.3,
-                                .host_link_share = 0.608,
-                                .net_link_share = 0.863,
-                                .layer_call_s = 1.87e-05,
-                                .runtime_bytes = 5e9};
+constexpr FittedConstants kH100{0.624, 0.3, 0.608, 0.863, 1.87e-05, 5e9};
 // NVIDIA's runs on B200, GB200 and GB300 together.
-constexpr FittedConstants kBlackwell{.matrix_share = 0.665,
-                                     .memory_share = 0.301,
-                                     .host_link_share = 0.578,
-                                     .net_link_share = 0.484,
-                                     .layer_call_s = 0.0011,
-                                     .runtime_bytes = 5e9};
-constexpr FittedConstants kH100GrandTeton{.matrix_share = 0.425,
-                                          .memory_share = 0.602,
-                                          .host_link_share = 0.95,
-                                          .net_link_share = 0.568,
-                                          .layer_call_s = 0.00099,
-                                          .runtime_bytes = 8.15e9};
+constexpr FittedConstants kBlackwell{0.665, 0.301, 0.578, 0.484, 0.0011, 5e9};
+constexpr FittedConstants kH100GrandTeton{0.425, 0.602, 0.95, 0.568, 0.00099, 8.15e9};
 
 const char* const kA100Sheet =
     "NVIDIA A100 data sheet: dense TFLOP/s 312 bf16, 156 tf32, 19.5 fp32; 80 GB (taken as GiB) at "

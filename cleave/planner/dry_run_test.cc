@@ -100,21 +100,16 @@ void expect_dry_run(ParallelConfig layout) {
   for (int rank = 0; rank < layout.num_ranks(); ++rank) {
     programs.push_back(rank_program(config, layout, kStep, rank));
   }
-  run_ranks(
-      layout.num_ranks(),
-      [&](World& world) {
-        at::get_num_threads();
-        at::set_num_threads(1);
-        auto real = measured(world, config, layout);
-        // Between stages the ranks also share the losses, which a dry run does not have.
-        std::erase_if(real["pp"], [](const auto& each) { return each.first != "send"; });
-        const RankProgram& program = programs[static_cast<size_t>(world.rank())];
-        for (const auto& [axis, calls] : program.forecast.calls) {
-          expect_equal(calls, real[axis],
-                       str(layout.describe(), ", rank ", world.rank(), ", axis ", axis));
-        }
-      },
-      RankOptions{.timeout_s = 60, .flight_log_folder = ""});
+  test::on_world(layout.num_ranks(), [&](World& world) {
+    auto real = measured(world, config, layout);
+    // Between stages the ranks also share the losses, which a dry run does not have.
+    std::erase_if(real["pp"], [](const auto& each) { return each.first != "send"; });
+    const RankProgram& program = programs[static_cast<size_t>(world.rank())];
+    for (const auto& [axis, calls] : program.forecast.calls) {
+      expect_equal(calls, real[axis],
+                   str(layout.describe(), ", rank ", world.rank(), ", axis ", axis));
+    }
+  });
 }
 
 TEST(DryRun, OfEachRank_MakesTheCollectivesOfARealStep) {

@@ -15,6 +15,7 @@
 #include "cleave/train/rank_model.h"
 #include "tests/support/golden.h"
 #include "tests/support/golden_model.h"
+#include "tests/support/small_run.h"
 #include "tests/support/temp_folder.h"
 
 namespace cleave::balance_loss_test {
@@ -199,11 +200,6 @@ class BalanceRun : public ::testing::Test {
     return o;
   }
 
-  static std::vector<StepMetrics> steps_of(const TrainOptions& o) {
-    cleave_train(o);
-    return read_metrics(o.out + "/metrics.jsonl");
-  }
-
   TempFolder folder_;
 };
 
@@ -216,7 +212,7 @@ TEST_F(BalanceRun, AnyLayout_ReportsTheLossesOfOneRank) {
     TrainOptions o = options(name + dtype);
     o.dtype = dtype;
     change(o);
-    return steps_of(o);
+    return test::steps_of(o);
   };
   const auto exact = run("one", "fp64", [](TrainOptions& /*o*/) {});
   ASSERT_EQ(exact.size(), 3U);
@@ -240,7 +236,7 @@ TEST_F(BalanceRun, AnyLayout_ReportsTheLossesOfOneRank) {
 
 // Oracle: in the first step the loss without the auxiliary loss, plus half of that.
 TEST_F(BalanceRun, Loss_ContainsTheAuxiliaryLoss) {
-  const auto steps = steps_of(options("with"));
+  const auto steps = test::steps_of(options("with"));
   TrainOptions o = options("without");
   o.model = folder_ / "model";
   std::filesystem::copy(test::golden_folder("mixtral-aux"), folder_ / "model");
@@ -248,7 +244,7 @@ TEST_F(BalanceRun, Loss_ContainsTheAuxiliaryLoss) {
   auto config = nlohmann::ordered_json::parse(std::ifstream(path));
   config["output_router_logits"] = false;
   std::ofstream(path) << config;
-  const auto others = steps_of(o);
+  const auto others = test::steps_of(o);
   EXPECT_FALSE(others[0].aux_loss);
   EXPECT_NEAR(steps[0].loss, others[0].loss + 0.5 * *steps[0].aux_loss, 1e-5);
 }

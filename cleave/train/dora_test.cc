@@ -13,7 +13,6 @@
 #include "cleave/nn/magnitudes.h"
 #include "cleave/parallel/parallelize.h"
 #include "tests/support/lora_runs.h"
-#include "tests/support/python.h"
 
 namespace cleave::dora_test {
 namespace {
@@ -169,19 +168,7 @@ TEST_F(Dora, SavedAdapter_MergesIntoAPlainModelAsInPeft) {
     EXPECT_LE(test::largest_difference(merged.at(name), want), 1e-6) << name;
   }
   EXPECT_EQ(num_changed * 3, std::ssize(low));
-  if (!test::python_has("peft")) GTEST_SKIP() << "CLEAVE_PYTHON has no peft";
-  const auto result = test::run_python(R"(
-import sys, torch, peft, transformers
-from safetensors.torch import load_file
-base, adapter, merged = sys.argv[1:]
-model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-model = peft.PeftModel.from_pretrained(model, adapter).merge_and_unload()
-want = load_file(merged + "/model.safetensors")
-state = model.state_dict()
-print(max((state[n] - v).abs().max().item() for n, v in want.items()) < 1e-6)
-)",
-                                       {base_, adapter, c.to});
-  EXPECT_EQ(result.out, "True\n") << result.err;
+  expect_merged_as_peft_does(adapter, c.to);
 }
 
 // A folder that says that it has magnitudes, and none that does.

@@ -19,46 +19,17 @@
 namespace cleave::expert_parallel_test {
 namespace {
 
+using test::compare;
 using test::GridCase;
 using test::GridRecord;
 using test::GridRunner;
 using test::on_world;
 using test::Point;
+using test::save;
+using test::widen;
 
 constexpr int64_t kSteps = test::kGridSteps;
 constexpr double kTolerance = 1e-9;  // as in grid_test.cc
-
-/// Raises `error` to `other` if that is larger; NaN stays NaN.
-void widen(double& error, double other) {
-  if (!std::isnan(error) && !(other <= error)) error = other;
-}
-
-double largest_error(const Parameters& parameters, const std::map<std::string, Tensor>& whole,
-                     bool of_gradients) {
-  double error = 0;
-  for (const auto& p : parameters) {
-    const Tensor want = p->part_of(whole.at(p->name()));
-    if (want.numel() == 0) continue;
-    const Tensor have = of_gradients ? p->leaf().grad() : p->leaf().detach();
-    widen(error, (have - want).abs().max().item<double>());
-  }
-  return error;
-}
-
-/// The largest error of steps [from, kSteps) on this rank; weights are compared after the last.
-double compare(GridRunner& run, const GridRecord& want, int64_t from) {
-  double error = 0;
-  for (int64_t step = from; step < kSteps; ++step) {
-    const auto i = static_cast<size_t>(step);
-    const auto [loss, norm] = run.gradients(step);
-    widen(error, std::abs(loss - want.losses[i]));
-    widen(error, std::abs(norm - want.norms[i]));
-    widen(error, largest_error(run.rank().parameters(), want.gradients[i], true));
-    run.apply();
-  }
-  widen(error, largest_error(run.rank().parameters(), want.weights, false));
-  return error;
-}
 
 /// Three experts on two or three ranks of ep.
 std::vector<Point> layouts() {
@@ -137,21 +108,6 @@ TEST_P(ExpertParallel, InTheTypesThatUsersTrainIn_EqualsDataParallel) {
       }
     }
   }
-}
-
-void save(GridRunner& run, World& world, const std::string& folder) {
-  std::vector<int> ranks(static_cast<size_t>(world.size()));
-  for (int r = 0; r < world.size(); ++r) ranks[static_cast<size_t>(r)] = r;
-  const Axis everyone = world.size() == 1 ? Axis() : Axis(world.group(ranks, "everyone"));
-  save_checkpoint(folder,
-                  {.step = 1,
-                   .model = &run.rank().model(),
-                   .optimizer = &run.rank().optimizer(),
-                   .dtype = at::kDouble,
-                   .carried = {},
-                   .state_json = "{}",
-                   .files = {}},
-                  {.world = everyone, .tp = run.mesh()["tp"], .dp = run.mesh()["dp"]});
 }
 
 TEST_P(ExpertParallel, SavedOnOneLayout_ResumesOnAnother) {

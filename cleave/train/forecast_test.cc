@@ -33,30 +33,24 @@ constexpr int64_t kRows = 8, kTokens = 64;
 std::vector<int64_t> measured(const Json& config, const ParallelConfig& layout,
                               const StepShape& step) {
   std::vector<int64_t> out(static_cast<size_t>(layout.num_ranks()));
-  run_ranks(
-      layout.num_ranks(),
-      [&](World& world) {
-        at::get_num_threads();
-        at::set_num_threads(1);
-        const CpuMemory memory;
-        const Mesh mesh =
-            Mesh::build(world, {{"pp", layout.pp}, {"dp", layout.dp}, {"tp", layout.tp}});
-        RankModel rank(make_model(config), layout, mesh, world, step.optimizer);
-        materialize(rank.model(), {.dtype = layout.leaf_type()});
-        rank.refresh_weights();
-        const int64_t share = kRows / layout.dp;
-        for (int64_t s = 0; s < 2; ++s) {
-          Batch batch;
-          batch.ids = test::ids({share, kTokens}, 500, 1);
-          batch.labels = test::ids({share, kTokens}, 500, 2);
-          rank.optimizer().zero_grad();
-          const int64_t rows = step.micro_batch_size;
-          rank.train_pass(micro_batches_of(batch, rows, (share + rows - 1) / rows), 0, s);
-          rank.step(1e-3);
-        }
-        out[static_cast<size_t>(world.rank())] = memory.peak();
-      },
-      RankOptions{.timeout_s = 60, .flight_log_folder = ""});
+  test::on_world(layout.num_ranks(), [&](World& world) {
+    const CpuMemory memory;
+    const Mesh mesh = Mesh::build(world, {{"pp", layout.pp}, {"dp", layout.dp}, {"tp", layout.tp}});
+    RankModel rank(make_model(config), layout, mesh, world, step.optimizer);
+    materialize(rank.model(), {.dtype = layout.leaf_type()});
+    rank.refresh_weights();
+    const int64_t share = kRows / layout.dp;
+    for (int64_t s = 0; s < 2; ++s) {
+      Batch batch;
+      batch.ids = test::ids({share, kTokens}, 500, 1);
+      batch.labels = test::ids({share, kTokens}, 500, 2);
+      rank.optimizer().zero_grad();
+      const int64_t rows = step.micro_batch_size;
+      rank.train_pass(micro_batches_of(batch, rows, (share + rows - 1) / rows), 0, s);
+      rank.step(1e-3);
+    }
+    out[static_cast<size_t>(world.rank())] = memory.peak();
+  });
   return out;
 }
 
@@ -116,16 +110,11 @@ void expect_forecast_of_run(TrainOptions options) {
   const TrainSetup setup = make_setup(options, 0, std::nullopt);
   ASSERT_TRUE(setup.planned.has_value());
   int64_t most_bytes = 0;
-  run_ranks(
-      1,
-      [&](World& world) {
-        at::get_num_threads();
-        at::set_num_threads(1);
-        Trainer trainer(setup, world);
-        EXPECT_EQ(trainer.run(), 0);
-        most_bytes = trainer.most_bytes();
-      },
-      RankOptions{.timeout_s = 60, .flight_log_folder = ""});
+  test::on_world(1, [&](World& world) {
+    Trainer trainer(setup, world);
+    EXPECT_EQ(trainer.run(), 0);
+    most_bytes = trainer.most_bytes();
+  });
   const double share =
       static_cast<double>(setup.planned->most_bytes()) / static_cast<double>(most_bytes);
   EXPECT_NEAR(share, 1, 0.1) << options.model << " " << options.dtype << ": forecast "

@@ -19,6 +19,7 @@ namespace cleave::grid_test {
 namespace {
 
 using test::all_points;
+using test::compare;
 using test::covering;
 using test::grid_model;
 using test::GridCase;
@@ -28,8 +29,9 @@ using test::kDimensions;
 using test::on_world;
 using test::Point;
 using test::record_of_one_rank;
+using test::save;
+using test::widen;
 
-constexpr int64_t kSteps = test::kGridSteps;
 // Sums of a few thousand products in another order: 2^-53 times their number, times a factor of
 // about a hundred for the error growth over eight layers and three steps.
 constexpr double kTolerance = 1e-9;
@@ -42,58 +44,10 @@ std::string describe(const Point& point, const GridCase& c) {
   return point.layout(*grid_model(c), at::kDouble).describe();
 }
 
-void save(GridRunner& run, World& world, const std::string& folder) {
-  std::vector<int> ranks(static_cast<size_t>(world.size()));
-  for (int r = 0; r < world.size(); ++r) ranks[static_cast<size_t>(r)] = r;
-  const Axis everyone = world.size() == 1 ? Axis() : Axis(world.group(ranks, "everyone"));
-  save_checkpoint(folder,
-                  {.step = 1,
-                   .model = &run.rank().model(),
-                   .optimizer = &run.rank().optimizer(),
-                   .dtype = at::kDouble,
-                   .carried = {},
-                   .state_json = "{}",
-                   .files = {}},
-                  {.world = everyone, .tp = run.mesh()["tp"], .dp = run.mesh()["dp"]});
-}
-
 void resume(GridRunner& run, const std::string& folder) {
   load_model(run.rank().model(), ModelFolder::open(folder), at::kDouble);
   load_optimizer(run.rank().optimizer(), run.rank().model(), folder);
   run.rank().refresh_weights();
-}
-
-/// Raises `error` to `other` if that is larger; NaN stays NaN.
-void widen(double& error, double other) {
-  if (!std::isnan(error) && !(other <= error)) error = other;
-}
-
-/// Largest difference of this rank's leaves, or their gradients, from its shards of whole tensors.
-double largest_error(const Parameters& parameters, const std::map<std::string, Tensor>& whole,
-                     bool of_gradients) {
-  double error = 0;
-  for (const auto& p : parameters) {
-    const Tensor want = p->part_of(whole.at(p->name()));
-    if (want.numel() == 0) continue;
-    const Tensor have = of_gradients ? p->leaf().grad() : p->leaf().detach();
-    widen(error, (have - want).abs().max().item<double>());
-  }
-  return error;
-}
-
-/// The largest error of steps [from, kSteps) over ranks; weights are compared after the last.
-double compare(GridRunner& run, const GridRecord& want, int64_t from) {
-  double error = 0;
-  for (int64_t step = from; step < kSteps; ++step) {
-    const auto i = static_cast<size_t>(step);
-    const auto [loss, norm] = run.gradients(step);
-    widen(error, std::abs(loss - want.losses[i]));
-    widen(error, std::abs(norm - want.norms[i]));
-    widen(error, largest_error(run.rank().parameters(), want.gradients[i], true));
-    run.apply();
-  }
-  widen(error, largest_error(run.rank().parameters(), want.weights, false));
-  return error;
 }
 
 double error_of(const GridCase& c, const Point& point, const GridRecord& want) {

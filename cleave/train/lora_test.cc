@@ -18,7 +18,6 @@
 #include "cleave/train/rank_model.h"
 #include "tests/support/golden.h"
 #include "tests/support/lora_runs.h"
-#include "tests/support/python.h"
 #include "tests/support/temp_folder.h"
 
 namespace cleave::lora_test {
@@ -386,21 +385,7 @@ TEST_F(LoraRuns, SavedAdapter_MergesIntoAPlainModelAsInPeft) {
     }
     EXPECT_EQ(num_changed * 2, std::ssize(low));
   }
-  for (const char* package : {"peft", "torch", "transformers", "safetensors"}) {
-    if (!test::python_has(package)) GTEST_SKIP() << "CLEAVE_PYTHON has no " << package;
-  }
-  const auto result = test::run_python(R"(
-import sys, torch, peft, transformers
-from safetensors.torch import load_file
-base, adapter, merged = sys.argv[1:]
-model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-model = peft.PeftModel.from_pretrained(model, adapter).merge_and_unload()
-want = load_file(merged + "/model.safetensors")
-state = model.state_dict()
-print(max((state[n] - v).abs().max().item() for n, v in want.items()) < 1e-6)
-)",
-                                       {base_, adapter, folder_ / "own"});
-  EXPECT_EQ(result.out, "True\n") << result.err;
+  expect_merged_as_peft_does(adapter, folder_ / "own");
 }
 
 // As in generate and convert: the folder of the adapter has no generation settings of its own.

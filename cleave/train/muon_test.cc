@@ -126,19 +126,7 @@ TEST(MuonShards, SavedOnOneLayout_ResumesOnAnother) {
       run.start();
       run.gradients(0);
       run.apply();
-      std::vector<int> ranks;
-      for (int r = 0; r < world.size(); ++r) ranks.push_back(r);
-      save_checkpoint(folder / "saved",
-                      {.step = 1,
-                       .model = &run.rank().model(),
-                       .optimizer = &run.rank().optimizer(),
-                       .dtype = at::kDouble,
-                       .carried = {},
-                       .state_json = "{}",
-                       .files = {}},
-                      {.world = Axis(world.group(ranks, "everyone")),
-                       .tp = run.mesh()["tp"],
-                       .dp = run.mesh()["dp"]});
+      test::save(run, world, folder / "saved");
     });
     on_world(to.num_ranks(), [&](World& world) {
       GridRunner run(c, to, world);

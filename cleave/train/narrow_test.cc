@@ -9,6 +9,7 @@
 
 #include "cleave/report/metrics.h"
 #include "cleave/train/options.h"
+#include "tests/support/small_run.h"
 #include "tests/support/temp_folder.h"
 
 namespace cleave::narrow_test {
@@ -53,23 +54,18 @@ class Narrow : public testing::TestWithParam<std::pair<const char*, const char*>
     return o;
   }
 
-  static std::vector<StepMetrics> steps_of(const TrainOptions& o) {
-    cleave_train(o);
-    return read_metrics(o.out + "/metrics.jsonl");
-  }
-
   TempFolder folder_;
 };
 
 TEST_P(Narrow, EverySchedule_TrainsAsOneRankDoes) {
-  const auto want = steps_of(options("one"));
+  const auto want = test::steps_of(options("one"));
   ASSERT_EQ(want.size(), 2U);
   for (const char* schedule : {"1f1b", "zero-bubble"}) {
     TrainOptions o = options(schedule);
     o.tp = 3;
     o.pp = 2;
     o.schedule_pp = schedule;
-    const auto got = steps_of(o);
+    const auto got = test::steps_of(o);
     ASSERT_EQ(got.size(), want.size());
     for (size_t i = 0; i < want.size(); ++i) {
       EXPECT_NEAR(got[i].loss, want[i].loss, 1e-9) << schedule << " step " << i;

@@ -6,8 +6,8 @@
 #include "cleave/base/error.h"
 #include "cleave/base/str.h"
 #include "cleave/model/bert/config.h"
+#include "cleave/model/families.h"
 #include "cleave/model/gpt2/gpt2.h"
-#include "cleave/model/llama/llama.h"
 #include "tests/hostile/hostile.h"
 
 namespace cleave::test {

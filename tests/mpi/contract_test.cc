@@ -18,7 +18,7 @@
 #include "cleave/comm/bootstrap/rendezvous.h"
 #include "cleave/comm/hosts/host_network.h"
 #include "cleave/comm/shm/shm_world.h"
-#include "cleave/comm/testing/transport_contract.h"
+#include "tests/support/transport_contract.h"
 
 namespace cleave {
 namespace {

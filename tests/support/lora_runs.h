@@ -8,9 +8,10 @@
 
 #include "cleave/base/error.h"
 #include "cleave/file/file.h"
-#include "cleave/report/metrics.h"
 #include "cleave/train/options.h"
 #include "tests/support/golden.h"
+#include "tests/support/python.h"
+#include "tests/support/small_run.h"
 #include "tests/support/temp_folder.h"
 
 namespace cleave::test {
@@ -46,12 +47,7 @@ class LoraRuns : public ::testing::Test {
     return o;
   }
 
-  static std::vector<double> losses(const TrainOptions& options) {
-    cleave_train(options);
-    std::vector<double> out;
-    for (const StepMetrics& m : read_metrics(options.out + "/metrics.jsonl")) out.push_back(m.loss);
-    return out;
-  }
+  static std::vector<double> losses(const TrainOptions& options) { return test::losses(options); }
 
   /// Trains and compares each step's loss with one rank's.
   static void expect_losses(const TrainOptions& o, const std::vector<double>& want) {
@@ -71,6 +67,25 @@ class LoraRuns : public ::testing::Test {
       return str(static_cast<int>(error.code()), ' ', error.what());
     }
     return "";
+  }
+
+  /// Compares weights that were merged here with those that peft merges; skips without peft.
+  void expect_merged_as_peft_does(const std::string& adapter, const std::string& merged) const {
+    for (const char* package : {"peft", "torch", "transformers", "safetensors"}) {
+      if (!python_has(package)) GTEST_SKIP() << "CLEAVE_PYTHON has no " << package;
+    }
+    const auto result = run_python(R"(
+import sys, torch, peft, transformers
+from safetensors.torch import load_file
+base, adapter, merged = sys.argv[1:]
+model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+model = peft.PeftModel.from_pretrained(model, adapter).merge_and_unload()
+want = load_file(merged + "/model.safetensors")
+state = model.state_dict()
+print(max((state[n] - v).abs().max().item() for n, v in want.items()) < 1e-6)
+)",
+                                   {base_, adapter, merged});
+    EXPECT_EQ(result.out, "True\n") << result.err;
   }
 
   TempFolder folder_;

@@ -6,18 +6,19 @@
 
 namespace cleave::test {
 
-/// Runs `body` on tp x dp rank threads between initialize_model_parallel and its end.
+/// Runs `body` on pp x dp x tp rank threads between initialize_model_parallel and its end.
+inline void on_groups(int pp, int dp, int tp, const std::function<void()>& body) {
+  on_world(pp * dp * tp, [&](World& world) {
+    nxd::initialize_model_parallel(
+        world, {.tensor_model_parallel_size = tp, .pipeline_model_parallel_size = pp});
+    body();
+    nxd::destroy_model_parallel();
+  });
+}
+
+/// on_groups() without a pipeline.
 inline void on_model_parallel(int tp, int dp, const std::function<void()>& body) {
-  run_ranks(
-      tp * dp,
-      [&](World& world) {
-        at::get_num_threads();  // set_num_threads has no effect in a thread before this call
-        at::set_num_threads(1);
-        nxd::initialize_model_parallel(world, {.tensor_model_parallel_size = tp});
-        body();
-        nxd::destroy_model_parallel();
-      },
-      RankOptions{.timeout_s = 20, .flight_log_folder = ""});
+  on_groups(1, dp, tp, body);
 }
 
 /// This rank's shard of `whole`; `sizes` are the ranks' sizes of dim `dim`.

@@ -4,24 +4,12 @@
 #include <memory>
 #include <string>
 
-#include <ATen/Parallel.h>
-
 #include "cleave/checkpoint/load.h"
 #include "cleave/compat/oslo.h"
 #include "tests/support/golden.h"
+#include "tests/support/ranks.h"
 
 namespace cleave::test {
-
-inline void on_world(int num_ranks, const std::function<void(World&)>& body) {
-  run_ranks(
-      num_ranks,
-      [&](World& world) {
-        at::get_num_threads();  // set_num_threads has no effect in a thread before this call
-        at::set_num_threads(1);
-        body(world);
-      },
-      RankOptions{.timeout_s = 20, .flight_log_folder = ""});
-}
 
 /// A model with all of its weights, as from from_pretrained.
 inline std::unique_ptr<Model> whole_model(const std::string& path) {

@@ -11,18 +11,23 @@
 
 namespace cleave::test {
 
-/// Runs `body` on `tp` rank threads, each with one axis "tp". A rank that waits for another for 20
-/// s fails the test. Each rank computes with one thread: several teams of spinning threads make
-/// tests on a busy machine many times slower.
-inline void on_ranks(int tp, const std::function<void(const Axis&)>& body) {
+/// Runs `body` on rank threads. A rank that waits for another for 60 s fails the test. Each rank
+/// computes with one thread: several teams of spinning threads make tests on a busy machine many
+/// times slower.
+inline void on_world(int num_ranks, const std::function<void(World&)>& body) {
   run_ranks(
-      tp,
+      num_ranks,
       [&](World& world) {
         at::get_num_threads();  // set_num_threads has no effect in a thread before this call
         at::set_num_threads(1);
-        body(Mesh::build(world, {{"tp", tp}})["tp"]);
+        body(world);
       },
-      RankOptions{.timeout_s = 20, .flight_log_folder = ""});
+      RankOptions{.timeout_s = 60, .flight_log_folder = ""});
+}
+
+/// on_world(), with one axis "tp".
+inline void on_ranks(int tp, const std::function<void(const Axis&)>& body) {
+  on_world(tp, [&](World& world) { body(Mesh::build(world, {{"tp", tp}})["tp"]); });
 }
 
 /// Standard normal numbers in fp64, the same in every call with the same seed and on every thread.

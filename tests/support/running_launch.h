@@ -15,8 +15,8 @@
 #include "cleave/base/str.h"
 #include "cleave/comm/bootstrap/rendezvous_dir.h"
 #include "cleave/comm/launch/child_process.h"
-#include "cleave/comm/testing/process_roles.h"
 #include "tests/support/level.h"
+#include "tests/support/process_roles.h"
 
 namespace cleave::test {
 

@@ -32,11 +32,16 @@ inline TrainOptions small_run(const TempFolder& folder, std::string_view config 
   return o;
 }
 
+/// Trains; returns what was measured in each step.
+inline std::vector<StepMetrics> steps_of(const TrainOptions& options) {
+  cleave_train(options);
+  return read_metrics(options.out + "/metrics.jsonl");
+}
+
 /// Trains; returns the loss of each step.
 inline std::vector<double> losses(const TrainOptions& options) {
-  cleave_train(options);
   std::vector<double> out;
-  for (const StepMetrics& m : read_metrics(options.out + "/metrics.jsonl")) out.push_back(m.loss);
+  for (const StepMetrics& m : steps_of(options)) out.push_back(m.loss);
   return out;
 }
 

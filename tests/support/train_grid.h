@@ -1,6 +1,7 @@
 #pragma once
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -11,6 +12,7 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/checkpoint/save.h"
 #include "cleave/train/rank_model.h"
 #include "tests/support/ranks.h"
 
@@ -270,18 +272,6 @@ class GridRunner {
   RankModel rank_;
 };
 
-/// Runs `body` on rank threads, each of which computes with one thread.
-inline void on_world(int num_ranks, const std::function<void(World&)>& body) {
-  run_ranks(
-      num_ranks,
-      [&](World& world) {
-        at::get_num_threads();  // set_num_threads has no effect in a thread before this call
-        at::set_num_threads(1);
-        body(world);
-      },
-      RankOptions{.timeout_s = 60, .flight_log_folder = ""});
-}
-
 /// Results of three steps on one rank: whole gradients and weights by name.
 struct GridRecord {
   std::vector<double> losses, norms;
@@ -317,6 +307,55 @@ inline GridRecord record_of_one_rank(const GridCase& c, at::ScalarType type = at
     record.weights = weights();
   });
   return record;
+}
+
+/// Raises `error` to `other` if that is larger; NaN stays NaN.
+inline void widen(double& error, double other) {
+  if (!std::isnan(error) && !(other <= error)) error = other;
+}
+
+/// Largest difference of this rank's leaves, or their gradients, from its shards of whole tensors.
+inline double largest_error(const Parameters& parameters,
+                            const std::map<std::string, Tensor>& whole, bool of_gradients) {
+  double error = 0;
+  for (const auto& p : parameters) {
+    const Tensor want = p->part_of(whole.at(p->name()));
+    if (want.numel() == 0) continue;
+    const Tensor have = of_gradients ? p->leaf().grad() : p->leaf().detach();
+    widen(error, (have - want).abs().max().item<double>());
+  }
+  return error;
+}
+
+/// The largest error of steps [from, kGridSteps) on this rank; weights are compared after the last.
+inline double compare(GridRunner& run, const GridRecord& want, int64_t from) {
+  double error = 0;
+  for (int64_t step = from; step < kGridSteps; ++step) {
+    const auto i = static_cast<size_t>(step);
+    const auto [loss, norm] = run.gradients(step);
+    widen(error, std::abs(loss - want.losses[i]));
+    widen(error, std::abs(norm - want.norms[i]));
+    widen(error, largest_error(run.rank().parameters(), want.gradients[i], true));
+    run.apply();
+  }
+  widen(error, largest_error(run.rank().parameters(), want.weights, false));
+  return error;
+}
+
+/// Saves the run after its first step.
+inline void save(GridRunner& run, World& world, const std::string& folder) {
+  std::vector<int> ranks(static_cast<size_t>(world.size()));
+  for (int r = 0; r < world.size(); ++r) ranks[static_cast<size_t>(r)] = r;
+  const Axis everyone = world.size() == 1 ? Axis() : Axis(world.group(ranks, "everyone"));
+  save_checkpoint(folder,
+                  {.step = 1,
+                   .model = &run.rank().model(),
+                   .optimizer = &run.rank().optimizer(),
+                   .dtype = at::kDouble,
+                   .carried = {},
+                   .state_json = "{}",
+                   .files = {}},
+                  {.world = everyone, .tp = run.mesh()["tp"], .dp = run.mesh()["dp"]});
 }
 
 }  // namespace cleave::test

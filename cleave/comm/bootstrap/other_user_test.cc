@@ -17,8 +17,8 @@
 
 #include "cleave/comm/bootstrap/rank_process.h"
 #include "cleave/comm/bootstrap/rendezvous_dir.h"
-#include "cleave/comm/testing/process_roles.h"
 #include "tests/support/level.h"
+#include "tests/support/process_roles.h"
 #include "tests/support/running_launch.h"
 #include "tests/support/started_job.h"
 

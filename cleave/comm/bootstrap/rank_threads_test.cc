@@ -8,8 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "cleave/comm/api/world.h"
-#include "cleave/comm/testing/process_roles.h"
 #include "tests/support/level.h"
+#include "tests/support/process_roles.h"
 #include "tests/support/program.h"
 #include "tests/support/thrown.h"
 

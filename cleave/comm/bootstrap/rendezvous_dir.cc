@@ -114,7 +114,7 @@ Descriptor RendezvousDir::listen() {
   const bool listens =
       fd.is_open() && bind(fd.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) == 0 &&
       chmod(socket_.c_str(), 0600) == 0 && ::listen(fd.get(), 512) == 0;
-  CLEAVE_CHECK(listens, Code::kIo, socket_, ": ", std::strerror(errno));
+  CLEAVE_CHECK(listens, Code::kIo, socket_, " cannot be made: ", std::strerror(errno));
   return fd;
 }
 

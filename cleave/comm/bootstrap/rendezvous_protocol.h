@@ -27,7 +27,7 @@ struct Token : std::array<std::byte, 32> {
     for (size_t i = 0; i < size(); ++i) (*this)[i] = other.byte(i);
     return *this;
   }
-  /// Byte `i`, read by itself.
+  /// Byte `i`, by a load of one byte.
   [[nodiscard]] std::byte byte(size_t i) const {
     return static_cast<const volatile std::byte*>(data())[i];
   }

@@ -18,8 +18,8 @@
 #include "cleave/comm/bootstrap/rank_process.h"
 #include "cleave/comm/bootstrap/rendezvous_dir.h"
 #include "cleave/comm/shm/segment_layout.h"
-#include "cleave/comm/testing/process_roles.h"
 #include "tests/support/level.h"
+#include "tests/support/process_roles.h"
 #include "tests/support/started_job.h"
 #include "tests/support/thrown.h"
 

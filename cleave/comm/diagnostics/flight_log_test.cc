@@ -7,7 +7,7 @@
 
 #include "cleave/comm/api/operation.h"
 #include "cleave/comm/diagnostics/flight_file.h"
-#include "cleave/comm/testing/process_roles.h"
+#include "tests/support/process_roles.h"
 
 namespace cleave::flight_log_test {
 namespace {

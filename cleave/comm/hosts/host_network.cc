@@ -224,8 +224,8 @@ std::shared_ptr<HostNetwork> host_network(const Environment& environment,
   if (is_auto && !mpi->is_launched()) {
     check_without_mpi(options);
     if (environment.rank == 0) {
-      log_warning("the hosts use TCP: the launcher starts another MPI than ", mpi->library(),
-                  ", with which Cleave is built");
+      log_warning("the hosts use TCP, not MPI: Cleave is built with ", mpi->library(),
+                  ", and the launcher started the ranks with another MPI");
     }
     return nullptr;
   }

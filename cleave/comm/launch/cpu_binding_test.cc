@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/base/error.h"
-#include "cleave/comm/testing/process_roles.h"
+#include "tests/support/process_roles.h"
 
 namespace cleave::cpu_binding_test {
 namespace {

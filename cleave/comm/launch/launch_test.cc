@@ -23,8 +23,8 @@
 #include "cleave/comm/diagnostics/flight_file.h"
 #include "cleave/comm/launch/child_process.h"
 #include "cleave/comm/shm/rank_endpoint.h"
-#include "cleave/comm/testing/process_roles.h"
 #include "tests/support/level.h"
+#include "tests/support/process_roles.h"
 #include "tests/support/running_launch.h"
 
 namespace cleave::launch_test {

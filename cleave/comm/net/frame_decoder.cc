@@ -203,7 +203,8 @@ void FrameDecoder::finish_group() {
 
 void FrameDecoder::finish_abort() {
   CLEAVE_CHECK(body_copy_.size() == sizeof(AbortBody), Code::kFormat, "rank ", peer_,
-               " reported a failure in ", body_copy_.size(), " bytes");
+               " reported a failure in ", body_copy_.size(), " bytes; expected ",
+               sizeof(AbortBody));
   const auto body = read_as<AbortBody>(body_copy_);
   segment_.abort({.rank = body.rank >= 0 && body.rank < segment_.num_ranks() ? body.rank : peer_,
                   .code = is_code(body.code) ? static_cast<Code>(body.code) : Code::kPeer,

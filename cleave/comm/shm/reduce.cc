@@ -22,7 +22,7 @@ struct Reduction {
   size_t count;  // elements
   DType dtype;
   ReduceOp op;
-  const void* before = nullptr;  // accumulators that come before in[0]
+  const void* before = nullptr;  // accumulators of earlier inputs, to which in[0] is added
   bool is_partial = false;       // out[0] gets accumulators
 };
 

@@ -112,7 +112,8 @@ struct RankSlot {
 
 /// One group of ranks. The first member to join claims the entry by setting `key`.
 struct GroupEntry {
-  alignas(64) std::atomic<uint64_t> key;  // hash of the ranks and their number of groups; 0 is free
+  // Hash of the ranks, and of how many groups they have made before. 0: the entry is free.
+  alignas(64) std::atomic<uint64_t> key;
   std::atomic<uint32_t> is_ready;
   int32_t num_members;
   uint64_t ranks_offset;    // int32_t[num_members]

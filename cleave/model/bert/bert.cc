@@ -7,7 +7,7 @@ std::unique_ptr<Linear> make_scores(const BertConfig& c, int64_t num_classes) {
   return std::make_unique<Linear>(LinearOptions{.in_features = c.facts.hidden,
                                                 .out_features = num_classes,
                                                 .init = Init::normal(c.init_range),
-                                                .has_int4 = false});
+                                                .least_bits = 8});
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ LinearOptions linear_of(int64_t in, int64_t out, const BertConfig& c) {
 /// Of the scores of all words.
 LinearOptions decoder_of(const BertConfig& c) {
   LinearOptions options = linear_of(c.facts.hidden, c.facts.vocab_size, c);
-  options.has_int4 = false;
+  options.least_bits = 8;
   return options;
 }
 

@@ -4,15 +4,7 @@
 
 #include <gmock/gmock.h>
 
-#include "cleave/model/llama/llama.h"
-#include "cleave/model/mistral/mistral.h"
-#include "cleave/model/mixtral/mixtral.h"
-#include "cleave/model/olmo2/olmo2.h"
-#include "cleave/model/phi3/phi3.h"
-#include "cleave/model/qwen2/qwen2.h"
-#include "cleave/model/qwen3/qwen3.h"
-#include "cleave/model/qwen3_moe/qwen3_moe.h"
-#include "cleave/model/smollm3/smollm3.h"
+#include "cleave/model/families.h"
 #include "tests/support/thrown.h"
 
 // Oracle: the configuration classes and modeling_rope_utils.py of transformers 5.23.0.

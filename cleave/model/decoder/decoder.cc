@@ -169,7 +169,7 @@ class DecoderModel : public Model {
                   .bias = false,
                   .init = Init::normal(config.init_range),
                   .soft_cap = config.logit_cap,
-                  .has_int4 = false}) {
+                  .least_bits = 8}) {
     if (config.tied) lm_head_.tie_weight(model_.embedding_weight());
     add("model", model_, "");
     add("lm_head", lm_head_, "output");

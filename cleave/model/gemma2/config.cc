@@ -2,7 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cleave/model/facts.h"
-#include "cleave/model/gemma2/gemma2.h"
+#include "cleave/model/families.h"
 
 namespace cleave::inline model {
 namespace {

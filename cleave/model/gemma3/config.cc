@@ -1,7 +1,6 @@
 #include <nlohmann/json.hpp>
 
-#include "cleave/model/gemma2/gemma2.h"
-#include "cleave/model/gemma3/gemma3.h"
+#include "cleave/model/families.h"
 
 namespace cleave::inline model {
 

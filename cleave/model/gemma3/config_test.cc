@@ -2,8 +2,7 @@
 
 #include <gmock/gmock.h>
 
-#include "cleave/model/gemma2/gemma2.h"
-#include "cleave/model/gemma3/gemma3.h"
+#include "cleave/model/families.h"
 #include "tests/support/thrown.h"
 
 // Oracle: configuration_gemma2.py, configuration_gemma3.py and their models in transformers 5.23.0.

@@ -10,17 +10,8 @@
 
 #include "cleave/base/error.h"
 #include "cleave/model/facts.h"
-#include "cleave/model/gemma2/gemma2.h"
-#include "cleave/model/gemma3/gemma3.h"
+#include "cleave/model/families.h"
 #include "cleave/model/gguf/names.h"
-#include "cleave/model/llama/llama.h"
-#include "cleave/model/mistral/mistral.h"
-#include "cleave/model/mixtral/mixtral.h"
-#include "cleave/model/olmo2/olmo2.h"
-#include "cleave/model/phi3/phi3.h"
-#include "cleave/model/qwen2/qwen2.h"
-#include "cleave/model/qwen3/qwen3.h"
-#include "cleave/model/qwen3_moe/qwen3_moe.h"
 #include "cleave/nn/rotary.h"
 
 namespace cleave::inline model {

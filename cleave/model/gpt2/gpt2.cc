@@ -237,7 +237,7 @@ class Gpt2 : public Model {
                   .out_features = config.facts.vocab_size,
                   .bias = false,
                   .init = Init::normal(config.init_range),
-                  .has_int4 = false}) {
+                  .least_bits = 8}) {
     if (config.tied) lm_head_.tie_weight(transformer_.token_weight());
     add("transformer", transformer_, "");
     add("lm_head", lm_head_);

@@ -1,6 +1,6 @@
 #include <nlohmann/json.hpp>
 
-#include "cleave/model/llama/llama.h"
+#include "cleave/model/families.h"
 
 namespace cleave::inline model {
 

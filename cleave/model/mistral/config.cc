@@ -1,6 +1,4 @@
-#include <nlohmann/json.hpp>
-
-#include "cleave/model/mistral/mistral.h"
+#include "cleave/model/families.h"
 
 namespace cleave::inline model {
 
@@ -13,23 +11,12 @@ DecoderConfig mistral_config(const Json& json) {
 }
 
 std::vector<Preset> mistral_presets() {
-  const nlohmann::ordered_json config = {{"architectures", {"MistralForCausalLM"}},
-                                         {"model_type", "mistral"},
-                                         {"vocab_size", 32000},
-                                         {"hidden_size", 4096},
-                                         {"intermediate_size", 14336},
-                                         {"num_hidden_layers", 32},
-                                         {"num_attention_heads", 32},
-                                         {"num_key_value_heads", 8},
-                                         {"head_dim", 128},
-                                         {"sliding_window", 4096},
-                                         {"hidden_act", "silu"},
-                                         {"max_position_embeddings", 32768},
-                                         {"rms_norm_eps", 1e-5},
-                                         {"rope_theta", 10000.0},
-                                         {"tie_word_embeddings", false},
-                                         {"initializer_range", 0.02}};
-  return {{.name = "mistral-7b", .config_json = config.dump()}};
+  return {{.name = "mistral-7b", .config_json = R"({
+    "architectures": ["MistralForCausalLM"], "model_type": "mistral", "vocab_size": 32000,
+    "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "sliding_window": 4096,
+    "hidden_act": "silu", "max_position_embeddings": 32768, "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0, "tie_word_embeddings": false, "initializer_range": 0.02})"}};
 }
 
 }  // namespace cleave::inline model

@@ -1,7 +1,4 @@
-#include <nlohmann/json.hpp>
-
-#include "cleave/model/qwen2/qwen2.h"
-#include "cleave/model/qwen3/qwen3.h"
+#include "cleave/model/families.h"
 
 namespace cleave::inline model {
 
@@ -15,26 +12,13 @@ DecoderConfig qwen3_config(const Json& json) {
 }
 
 std::vector<Preset> qwen3_presets() {
-  const nlohmann::ordered_json config = {{"architectures", {"Qwen3ForCausalLM"}},
-                                         {"model_type", "qwen3"},
-                                         {"vocab_size", 151936},
-                                         {"hidden_size", 1024},
-                                         {"intermediate_size", 3072},
-                                         {"num_hidden_layers", 28},
-                                         {"num_attention_heads", 16},
-                                         {"num_key_value_heads", 8},
-                                         {"head_dim", 128},
-                                         {"attention_bias", false},
-                                         {"use_sliding_window", false},
-                                         {"sliding_window", nullptr},
-                                         {"max_window_layers", 28},
-                                         {"hidden_act", "silu"},
-                                         {"max_position_embeddings", 40960},
-                                         {"rms_norm_eps", 1e-6},
-                                         {"rope_theta", 1e6},
-                                         {"tie_word_embeddings", true},
-                                         {"initializer_range", 0.02}};
-  return {{.name = "qwen3-0.6b", .config_json = config.dump()}};
+  return {{.name = "qwen3-0.6b", .config_json = R"({
+    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 151936,
+    "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
+    "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "attention_bias": false,
+    "use_sliding_window": false, "sliding_window": null, "max_window_layers": 28,
+    "hidden_act": "silu", "max_position_embeddings": 40960, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
+    "tie_word_embeddings": true, "initializer_range": 0.02})"}};
 }
 
 }  // namespace cleave::inline model

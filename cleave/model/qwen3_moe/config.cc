@@ -1,6 +1,6 @@
 #include <nlohmann/json.hpp>
 
-#include "cleave/model/qwen3_moe/qwen3_moe.h"
+#include "cleave/model/families.h"
 
 namespace cleave::inline model {
 namespace {

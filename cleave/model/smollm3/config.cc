@@ -1,6 +1,4 @@
-#include <nlohmann/json.hpp>
-
-#include "cleave/model/smollm3/smollm3.h"
+#include "cleave/model/families.h"
 
 namespace cleave::inline model {
 
@@ -54,25 +52,13 @@ DecoderConfig smollm3_config(const Json& json) {
 }
 
 std::vector<Preset> smollm3_presets() {
-  const nlohmann::ordered_json config = {{"architectures", {"SmolLM3ForCausalLM"}},
-                                         {"model_type", "smollm3"},
-                                         {"vocab_size", 128256},
-                                         {"pad_token_id", nullptr},
-                                         {"hidden_size", 2048},
-                                         {"intermediate_size", 11008},
-                                         {"num_hidden_layers", 36},
-                                         {"num_attention_heads", 16},
-                                         {"num_key_value_heads", 4},
-                                         {"no_rope_layer_interval", 4},
-                                         {"attention_bias", false},
-                                         {"mlp_bias", false},
-                                         {"hidden_act", "silu"},
-                                         {"max_position_embeddings", 65536},
-                                         {"rms_norm_eps", 1e-6},
-                                         {"rope_theta", 5e6},
-                                         {"tie_word_embeddings", true},
-                                         {"initializer_range", 0.02}};
-  return {{.name = "smollm3-3b", .config_json = config.dump()}};
+  return {{.name = "smollm3-3b", .config_json = R"({
+    "architectures": ["SmolLM3ForCausalLM"], "model_type": "smollm3", "vocab_size": 128256,
+    "pad_token_id": null, "hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36,
+    "num_attention_heads": 16, "num_key_value_heads": 4, "no_rope_layer_interval": 4,
+    "attention_bias": false, "mlp_bias": false, "hidden_act": "silu",
+    "max_position_embeddings": 65536, "rms_norm_eps": 1e-6, "rope_theta": 5e6,
+    "tie_word_embeddings": true, "initializer_range": 0.02})"}};
 }
 
 }  // namespace cleave::inline model

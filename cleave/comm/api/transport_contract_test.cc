@@ -1,4 +1,4 @@
-#include "cleave/comm/testing/transport_contract.h"
+#include "tests/support/transport_contract.h"
 
 #include <algorithm>
 #include <atomic>
@@ -13,7 +13,7 @@
 #include "cleave/comm/bootstrap/rendezvous.h"
 #include "cleave/comm/diagnostics/flight_file.h"
 #include "cleave/comm/shm/shm_world.h"
-#include "cleave/comm/testing/process_roles.h"
+#include "tests/support/process_roles.h"
 #include "tests/support/temp_folder.h"
 
 namespace cleave::transport_contract_test {

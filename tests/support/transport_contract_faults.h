@@ -5,8 +5,8 @@
 
 #include <gmock/gmock.h>
 
-#include "cleave/comm/testing/transport_contract.h"
 #include "tests/support/level.h"
+#include "tests/support/transport_contract.h"
 
 namespace cleave::inline comm {
 namespace contract {

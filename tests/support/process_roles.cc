@@ -1,7 +1,6 @@
-#include "cleave/comm/testing/process_roles.h"
+#include "tests/support/process_roles.h"
 
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <map>
@@ -74,20 +73,6 @@ std::optional<int> ProcessRole::run_named() {
     std::cerr << error.what() << '\n';
     return static_cast<int>(error.code());
   }
-}
-
-TestFolder::TestFolder() {
-  char name[] = "/tmp/cleave-test-XXXXXX";
-  CLEAVE_CHECK(mkdtemp(name) != nullptr, Code::kIo, name, " cannot be made");
-  path_ = name;
-}
-
-TestFolder::~TestFolder() {
-  std::filesystem::remove_all(path_);
-}
-
-std::string TestFolder::operator/(const std::string& name) const {
-  return path_ + "/" + name;
 }
 
 std::string read_file(const std::string& path) {

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/comm/api/world.h"
-#include "cleave/comm/testing/contract_values.h"
+#include "tests/support/contract_values.h"
 
 namespace cleave::inline comm {
 
@@ -91,6 +91,6 @@ inline int64_t total(const std::vector<int64_t>& sizes) {
 }  // namespace contract
 }  // namespace cleave::inline comm
 
-#include "cleave/comm/testing/transport_contract_async.h"
-#include "cleave/comm/testing/transport_contract_data.h"
-#include "cleave/comm/testing/transport_contract_faults.h"
+#include "tests/support/transport_contract_async.h"
+#include "tests/support/transport_contract_data.h"
+#include "tests/support/transport_contract_faults.h"

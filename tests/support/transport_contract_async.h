@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 
 #include "cleave/comm/api/async_group.h"
-#include "cleave/comm/testing/transport_contract.h"
 #include "tests/support/level.h"
+#include "tests/support/transport_contract.h"
 
 namespace cleave::inline comm {
 namespace contract {

@@ -6,6 +6,7 @@
 
 #include "cleave/comm/api/world.h"
 #include "cleave/comm/launch/launch.h"
+#include "tests/support/temp_folder.h"
 
 namespace cleave::inline comm {
 
@@ -19,17 +20,13 @@ class ProcessRole {
   static std::optional<int> run_named();
 };
 
-/// A temporary folder for one test, removed by the destructor.
+/// A temporary folder for one test, whose paths are strings.
 class TestFolder {
  public:
-  TestFolder();
-  ~TestFolder();
-  TestFolder(const TestFolder&) = delete;
-  TestFolder& operator=(const TestFolder&) = delete;
-  [[nodiscard]] std::string operator/(const std::string& name) const;
+  [[nodiscard]] std::string operator/(const std::string& name) const { return folder_ / name; }
 
  private:
-  std::string path_;
+  test::TempFolder folder_;
 };
 
 /// The contents of a file; "" if it does not exist.

@@ -1,7 +1,7 @@
 #pragma once
 // Part of transport_contract.h: what collectives compute. Oracles are closed forms.
-#include "cleave/comm/testing/transport_contract.h"
 #include "tests/support/level.h"
+#include "tests/support/transport_contract.h"
 
 namespace cleave::inline comm {
 

@@ -1,0 +1,113 @@
+#include "cleave/nn/parameter_spec.h"
+
+#include <algorithm>
+#include <span>
+
+#include <ATen/ATen.h>
+
+#include "cleave/base/philox.h"
+#include "cleave/layout/shards.h"
+
+namespace cleave::inline nn {
+
+int64_t ParameterSpec::numel() const {
+  return c10::multiply_integers(shape_);
+}
+
+void ParameterSharding::replicate(const Axis& axis) {
+  if (!is_split()) axis_ = axis;
+}
+
+std::vector<int64_t> ParameterSharding::local_shape() const {
+  auto local = shape();
+  if (is_split()) {
+    local[static_cast<size_t>(placement_.dim())] = placement_.split()->width(axis_.rank());
+  }
+  return local;
+}
+
+std::vector<Range> ParameterSharding::ranges() const {
+  if (is_split()) return placement_.split()->ranges(axis_.rank());
+  return {{0, shape().empty() ? 1 : shape()[0]}};
+}
+
+std::vector<Range> ParameterSharding::owned() const {
+  if (ownership_ != Ownership::kOwned) return {};
+  if (is_split()) return placement_.split()->owned(axis_.rank());
+  if (axis_.rank() != 0) return {};
+  return ranges();
+}
+
+Range ParameterSharding::flat_range() const {
+  return flat_.value_or(Range{0, c10::multiply_integers(local_shape())});
+}
+
+std::vector<int64_t> ParameterSharding::leaf_shape() const {
+  return is_flat() ? std::vector<int64_t>{flat_->size()} : local_shape();
+}
+
+Tensor ParameterSharding::part_of(const Tensor& whole) const {
+  const at::NoGradGuard no_grad;
+  const Tensor mine =
+      is_split() ? Shards{axis_, placement_, name()}.slice(whole.detach()) : whole.detach();
+  if (!is_flat()) return mine.clone();
+  return mine.flatten().narrow(0, flat_->begin, flat_->size()).clone();
+}
+
+template <class Number, class Fill>
+Tensor ParameterSharding::held_numbers(const Fill& fill) const {
+  Tensor out = at::empty(local_shape(), at::dtype(c10::CppTypeToScalarType<Number>::value));
+  Number* to = out.mutable_data_ptr<Number>();
+  const int64_t dim = split_dim();
+  int64_t outer = 1;
+  int64_t inner = 1;
+  for (int64_t d = 0; d < static_cast<int64_t>(shape().size()); ++d) {
+    if (d < dim) outer *= shape()[static_cast<size_t>(d)];
+    if (d > dim) inner *= shape()[static_cast<size_t>(d)];
+  }
+  const int64_t whole = shape().empty() ? 1 : shape()[static_cast<size_t>(dim)];
+  for (int64_t o = 0; o < outer; ++o) {
+    for (const Range& r : ranges()) {
+      const auto count = static_cast<size_t>(r.size() * inner);
+      fill(static_cast<uint64_t>((o * whole + r.begin) * inner), std::span<Number>(to, count));
+      to += count;
+    }
+  }
+  if (is_flat()) return out.flatten().narrow(0, flat_->begin, flat_->size()).clone();
+  return out;
+}
+
+Tensor ParameterSharding::initial_value(uint64_t seed, at::ScalarType dtype) const {
+  const uint64_t key = stream_key(seed, name());
+  Tensor value;
+  if (init().kind == Init::Kind::kNormal) {
+    value = held_numbers<double>(
+                [key](uint64_t first, std::span<double> out) { fill_normal(key, first, out); })
+                .mul_(init().value)
+                .to(dtype);
+  } else if (init().kind == Init::Kind::kUniform) {
+    value = held_numbers<float>(
+                [key](uint64_t first, std::span<float> out) { fill_uniform(key, 0, first, out); })
+                .to(at::kDouble)
+                .mul_(2)
+                .sub_(1)
+                .mul_(init().value)
+                .to(dtype);
+  } else {
+    value = at::full(leaf_shape(), init().value, at::dtype(dtype));
+  }
+  return init().zero_row < 0 ? value : value.mul_(zero_in_row(init().zero_row));
+}
+
+Tensor ParameterSharding::zero_in_row(int64_t row) const {
+  const auto size = static_cast<uint64_t>(numel() / shape()[0]);
+  const uint64_t begin = static_cast<uint64_t>(row) * size;
+  return held_numbers<float>([&](uint64_t first, std::span<float> out) {
+    std::ranges::fill(out, 1.0F);
+    const uint64_t from = std::max(first, begin);
+    const uint64_t to = std::min(first + out.size(), begin + size);
+    if (from < to) std::ranges::fill(out.subspan(from - first, to - from), 0.0F);
+  });
+}
+
+}  // namespace cleave::inline nn
