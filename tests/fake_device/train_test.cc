@@ -137,21 +137,6 @@ TEST(TrainOnDevice, WrongIdOrLabel_IsFoundWithoutThem) {
   });
 }
 
-void save(GridRunner& run, World& world, const std::string& folder) {
-  std::vector<int> ranks;
-  for (int r = 0; r < world.size(); ++r) ranks.push_back(r);
-  const Axis everyone = world.size() == 1 ? Axis() : Axis(world.group(ranks, "everyone"));
-  save_checkpoint(folder,
-                  {.step = 1,
-                   .model = &run.rank().model(),
-                   .optimizer = &run.rank().optimizer(),
-                   .dtype = at::kDouble,
-                   .carried = {},
-                   .state_json = "{}",
-                   .files = {}},
-                  {.world = everyone, .tp = run.mesh()["tp"], .dp = run.mesh()["dp"]});
-}
-
 /// Saves after a step on devices or on the CPU, and continues on the other.
 void expect_resumed(const Point& saved, const Point& resumed, bool begins_on_device) {
   const GridCase c{.family = "llama"};
@@ -167,7 +152,7 @@ void expect_resumed(const Point& saved, const Point& resumed, bool begins_on_dev
     start_on(device, run);
     (void)run.gradients(0);
     run.apply();
-    save(run, world, at);
+    test::save(run, world, at);
   });
   test::on_world(resumed.num_ranks(), [&](World& world) {
     const at::Device device = device_of(world, !begins_on_device);
