@@ -17,6 +17,16 @@ using jinja::Value;
 constexpr std::array<std::string_view, 5> kRoles{"system", "developer", "user", "assistant",
                                                  "tool"};
 
+/// ShareGPT's names of roles, and ours.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kShareGptRoles{
+    {{"system", "system"},
+     {"human", "user"},
+     {"user", "user"},
+     {"gpt", "assistant"},
+     {"chatgpt", "assistant"},
+     {"assistant", "assistant"},
+     {"tool", "tool"}}};
+
 /// Whether the first byte of a file is {. Shows without parsing that a text is not JSONL.
 bool begins_with_bracket(const std::string& path) {
   const File file = File::open_read(path);
@@ -28,7 +38,9 @@ bool begins_with_bracket(const std::string& path) {
 /// The key that names the kind of a row; empty if it is no conversation.
 std::string kind_of(const Json& row) {
   if (!row.is(Json::Type::kObject)) return {};
-  if (row.has("messages")) return "messages";
+  for (const char* list : {"messages", "conversations"}) {
+    if (row.has(list)) return list;
+  }
   if (row.has("prompt") && row.has("completion")) return "prompt";
   return row.has("instruction") && row.has("output") ? "instruction" : "";
 }
@@ -47,7 +59,20 @@ std::string content_of(const Json& content) {
   return text;
 }
 
+/// A message of ShareGPT: {"from": "human", "value": "..."}.
+Value share_gpt_message(const Json& message) {
+  const Json from = message.at("from");
+  const auto* role =
+      std::find_if(kShareGptRoles.begin(), kShareGptRoles.end(),
+                   [&](const auto& names) { return names.first == from.as_string(); });
+  if (role == kShareGptRoles.end()) {
+    from.fail("expected system, human, user, gpt, chatgpt, assistant or tool");
+  }
+  return chat_message(std::string(role->second), message.at("value").as_string());
+}
+
 Value message_of(const Json& message) {
+  if (message.has("from") && !message.has("role")) return share_gpt_message(message);
   const Json role = message.at("role");
   if (std::find(kRoles.begin(), kRoles.end(), role.as_string()) == kRoles.end()) {
     role.fail("expected system, developer, user, assistant or tool");
@@ -70,6 +95,16 @@ Value message_of(const Json& message) {
 std::string instruction_of(const Json& row) {
   const std::string input = row.string_or("input", "");
   return row.at("instruction").as_string() + (input.empty() ? "" : "\n\n" + input);
+}
+
+/// The messages of a row. ShareGPT's rows may have the system message as a text beside the list.
+ChatMessages messages_of(const Json& row, const std::string& kind) {
+  ChatMessages messages = read_messages(row.at(kind));
+  const std::string system = kind == "conversations" ? row.string_or("system", "") : "";
+  if (!system.empty() && message_text(messages.front(), "role") != "system") {
+    messages.insert(messages.begin(), chat_message("system", system));
+  }
+  return messages;
 }
 
 /// Whether the first row of a file is a conversation.
@@ -115,8 +150,8 @@ TokenizedChat ChatReader::read(const Json& row, const std::string& place) {
   const std::string kind = kind_of(row);
   CLEAVE_CHECK(!kind.empty(), Code::kFormat, place, ": the row is no conversation",
                first_place_.empty() ? "" : str(", unlike ", first_place_),
-               "; expected \"messages\", \"prompt\" with \"completion\", or \"instruction\" with "
-               "\"output\"; put other rows into another file");
+               "; expected \"messages\", \"conversations\", \"prompt\" with \"completion\", or "
+               "\"instruction\" with \"output\"; put other rows into another file");
   if (kind_.empty()) {
     kind_ = kind;
     first_place_ = place;
@@ -141,11 +176,10 @@ TokenizedChat ChatReader::read(const Json& row, const std::string& place) {
 }
 
 TokenizedChat ChatReader::tokenized(const Json& row, const std::string& kind) const {
-  if (kind == "messages") {
-    CLEAVE_CHECK(options_.chat_template, Code::kUsage,
-                 "the model has no chat template, which \"messages\" need; give --chat-template "
-                 "chatml, or a file with a template");
-    return rendered(read_messages(row.at("messages")));
+  if (kind == "messages" || kind == "conversations") {
+    CLEAVE_CHECK(options_.chat_template, Code::kUsage, "the model has no chat template, which \"",
+                 kind, "\" need; give --chat-template chatml, or a file with a template");
+    return rendered(messages_of(row, kind));
   }
   const bool is_prompt = kind == "prompt";
   std::string prompt = is_prompt ? row.at("prompt").as_string() : instruction_of(row);

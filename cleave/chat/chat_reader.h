@@ -16,20 +16,23 @@ struct ChatOptions {
 };
 
 /// Whether the files hold conversations: JSONL, whatever its name, whose first row has `messages`,
-/// `prompt` and `completion`, or `instruction` and `output`. Throws Error(kUsage) if only some do.
+/// `conversations`, `prompt` and `completion`, or `instruction` and `output`. Throws Error(kUsage)
+/// if only some do.
 bool holds_chats(const std::vector<std::string>& files);
 
-/// The messages of a JSON array of {"role": ..., "content": ...}. Throws Error(kFormat) for a row
+/// The messages of a JSON array of {"role": ..., "content": ...}, or of ShareGPT's
+/// {"from": "human", "value": ...}. Throws Error(kFormat) for a row
 /// of another form, an unknown role, or no messages.
 ChatMessages read_messages(const Json& list);
 
 /// Reads one row of a file of conversations and tokenizes it:
 ///
 ///   {"messages": [{"role": "user", "content": "..."}, ...]}   content: a text, or a list of texts
+///   {"conversations": [{"from": "human", "value": "..."}, ...]}   or messages; perhaps "system"
 ///   {"prompt": "...", "completion": "..."}
 ///   {"instruction": "...", "input": "...", "output": "..."}   input may be missing
 ///
-/// With a template, the second and third are a user message (instruction and input with a blank
+/// With a template, the third and fourth are a user message (instruction and input with a blank
 /// line between them) and the answer of the assistant. Without one, they are one text.
 class ChatReader {
  public:

@@ -41,6 +41,39 @@ TEST(ChatReader, EveryRole_IsPrinted) {
             "<|im_start|>tool\nt<|im_end|>\n");
 }
 
+// Oracle: the same conversations as `messages`.
+TEST(ChatReader, ShareGptRows_AreTheSameMessages) {
+  const std::string want = text_of(R"({"messages": [{"role": "system", "content": "s"},
+                                                    {"role": "user", "content": "u"},
+                                                    {"role": "assistant", "content": "a"}]})");
+  for (const char* row :
+       {R"({"id": "7", "conversations": [{"from": "system", "value": "s"},
+            {"from": "human", "value": "u"}, {"from": "gpt", "value": "a"}]})",
+        R"({"system": "s", "conversations": [{"from": "user", "value": "u"},
+            {"from": "chatgpt", "value": "a"}]})",
+        R"({"system": "unused", "conversations": [{"from": "system", "value": "s"},
+            {"from": "human", "value": "u"}, {"from": "assistant", "value": "a"}]})",
+        R"({"system": "s", "conversations": [{"role": "user", "content": "u"},
+            {"role": "assistant", "content": "a"}]})"}) {
+    EXPECT_EQ(text_of(row), want) << row;
+  }
+}
+
+TEST(ChatReader, ShareGptRowOfAnotherForm_IsRefusedWithWhatIsExpected) {
+  const auto refused = [](const std::string& row) {
+    return std::string(test::thrown_by([&] { (void)text_of(row); }).what());
+  };
+  EXPECT_THAT(
+      refused(R"({"conversations": [{"from": "bing", "value": "u"}]})"),
+      HasSubstr("f:1: \"conversations[0].from\" is \"bing\"; expected system, human, user, gpt"));
+  EXPECT_THAT(refused(R"({"conversations": [{"from": "human", "content": "u"}]})"),
+              HasSubstr("\"conversations[0].value\""));
+  ChatReader reader(byte_tokenizer(), {});
+  const Json row = Json::parse(R"({"conversations": [{"from": "human", "value": "u"}]})", "f:1");
+  EXPECT_THAT(test::thrown_by([&] { (void)reader.read(row, "f:1"); }).what(),
+              HasSubstr("no chat template, which \"conversations\" need; give --chat-template"));
+}
+
 TEST(ChatReader, EmptyCompletionWithoutATemplate_IsRefused) {
   ChatReader reader(byte_tokenizer(), {});
   const Json row = Json::parse(R"({"prompt": "a", "completion": ""})", "f:1");

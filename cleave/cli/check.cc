@@ -56,6 +56,21 @@ std::string checkpoint_in(const fs::path& folder) {
   return "";
 }
 
+// The first file by name of the folder with a model's weights; empty if there is none. A run keeps
+// its weights in the folders of its checkpoints.
+std::string weights_in(const fs::path& folder) {
+  std::string first;
+  std::error_code problem;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, problem)) {
+    const std::string name = entry.path().filename();
+    const bool is_bin = name.starts_with("pytorch_model") && name.ends_with(".bin");
+    const bool has_weights = is_bin || name.ends_with(".safetensors");
+    if (has_weights && (first.empty() || name < first)) first = name;
+  }
+  CLEAVE_CHECK(!problem, Code::kIo, folder.string(), ": ", problem.message());
+  return first;
+}
+
 }  // namespace
 
 void require_file(std::string_view flag, const std::string& path) {
@@ -132,11 +147,23 @@ void require_chat_template(const std::string& chat_template) {
   require_file("--chat-template", chat_template);
 }
 
-void refuse_used_folder(const std::string& out) {
+void require_run_folder(const std::string& out) {
   std::error_code problem;
   if (!fs::exists(out, problem)) return;
   CLEAVE_CHECK(fs::is_directory(out, problem), Code::kIo, "--out ", out,
                ": is a file; expected a folder");
+  const std::string weights = weights_in(out);
+  if (weights.empty()) return;
+  const fs::path run = fs::weakly_canonical(out, problem).parent_path();
+  CLEAVE_CHECK(!fs::exists(run / kLatestName, problem), Code::kUsage, "--out ", out,
+               " is a checkpoint of the run ", run.string(), "; give the run's folder");
+  throw Error(Code::kUsage, str("--out ", out, " is the folder of a model (", weights,
+                                "), not of a run; choose another folder"));
+}
+
+void refuse_used_folder(const std::string& out) {
+  std::error_code problem;
+  if (!fs::exists(out, problem)) return;
   const std::string checkpoint = checkpoint_in(out);
   CLEAVE_CHECK(checkpoint.empty(), Code::kUsage, "--out ", out, " already holds a run (",
                checkpoint, "); resume it with --resume or choose another folder");

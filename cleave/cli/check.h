@@ -28,7 +28,11 @@ void require_tokenizer(const std::string& tokenizer);
 /// Throws Error(kIo) unless `chat_template` is "chatml", a file, or empty (the tokenizer's).
 void require_chat_template(const std::string& chat_template);
 
-/// Throws Error(kUsage) if folder `out` holds a checkpoint of a run, Error(kIo) if it is a file.
+/// Throws Error(kIo) if `out` is a file, Error(kUsage) if it is the folder of a checkpoint or of
+/// another model. It need not exist.
+void require_run_folder(const std::string& out);
+
+/// Throws Error(kUsage) if folder `out` holds a checkpoint of a run.
 void refuse_used_folder(const std::string& out);
 
 /// Throws Error(kShape) unless the sizes match the launcher's world, if there is a launcher. tp 0

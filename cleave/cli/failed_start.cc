@@ -1,7 +1,10 @@
 #include "cleave/cli/failed_start.h"
 
+#include <optional>
 #include <system_error>
 
+#include "cleave/base/error.h"
+#include "cleave/file/file_lock.h"
 #include "cleave/report/metrics.h"
 #include "cleave/report/record.h"
 
@@ -26,6 +29,16 @@ fs::path innermost_existing(fs::path path) {
   return path;
 }
 
+/// The lock of the folder, so that what a killed process left there is removed too; nullopt if
+/// another process writes there.
+std::optional<FileLock> locked(const fs::path& folder) {
+  try {
+    return std::optional<FileLock>(std::in_place, folder);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 FailedStart::FailedStart(const fs::path& out)
@@ -39,12 +52,22 @@ FailedStart::FailedStart(const fs::path& out)
 
 void FailedStart::clean_up() const {
   std::error_code ignored;
+  if (is_there(out_)) remove_unused();
+  // A folder that is not empty is not removed.
+  for (fs::path path = out_; path != kept_ && fs::remove(path, ignored);) path = path.parent_path();
+}
+
+void FailedStart::remove_unused() const {
+  const std::optional<FileLock> lock = locked(out_);
+  if (!lock) return;
+  std::error_code ignored;
   const bool has_steps = is_there(metrics_) && fs::file_size(metrics_, ignored) > 0;
   bool is_unused = !has_steps;
   fs::directory_iterator entry(out_, ignored);
   for (; !ignored && entry != fs::directory_iterator(); entry.increment(ignored)) {
-    is_unused = is_unused &&
-                (entry->path() == tokens_ || entry->path() == metrics_ || entry->path() == record_);
+    const fs::path& path = entry->path();
+    is_unused = is_unused && (path == tokens_ || path == metrics_ || path == record_ ||
+                              path.filename() == ".lock");
   }
   if (!is_unused) return;
   if (!has_tokens_) fs::remove_all(tokens_, ignored);
@@ -52,8 +75,6 @@ void FailedStart::clean_up() const {
     fs::remove(metrics_, ignored);
     fs::remove(record_, ignored);
   }
-  // A folder that is not empty is not removed.
-  for (fs::path path = out_; path != kept_ && fs::remove(path, ignored);) path = path.parent_path();
 }
 
 }  // namespace cleave::cli

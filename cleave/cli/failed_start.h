@@ -4,18 +4,21 @@
 namespace cleave::cli {
 
 /// What a run makes in its --out folder before its first step, so that a start that fails leaves
-/// nothing behind. Construct it before the run starts.
+/// nothing behind. Construct it before the run starts. Each rank cleans up, and so does the
+/// launcher: a rank may be killed.
 class FailedStart {
  public:
   /// Notes what of the folder and its parents exists.
   explicit FailedStart(const std::filesystem::path& out);
 
   /// Removes the token cache, an empty metrics.jsonl with its report.json, and the folders that did
-  /// not exist before, if nothing else is in the run folder. Ignores errors: the failure of the
-  /// start is reported.
+  /// not exist before, if nothing else is in the run folder and no other process writes there.
+  /// Ignores errors: the failure of the start is reported.
   void clean_up() const;
 
  private:
+  void remove_unused() const;
+
   std::filesystem::path out_, tokens_, metrics_, record_;
   bool has_tokens_, has_metrics_;
   std::filesystem::path kept_;  // the innermost folder on the path that existed

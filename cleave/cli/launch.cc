@@ -4,12 +4,14 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <string_view>
 #include <unistd.h>
 
 #include "cleave/base/error.h"
 #include "cleave/cli/command.h"
+#include "cleave/cli/failed_start.h"
 #include "cleave/cli/shared_flags.h"
 #include "cleave/comm/launch/hosts_launch.h"
 
@@ -80,6 +82,19 @@ HostCommand host_command(const LaunchFlags& flags, int num_ranks) {
   };
 }
 
+/// The --out folder of `cleave train`; nullopt for other programs.
+std::optional<std::string> run_folder_of(const std::vector<std::string>& command) {
+  const bool is_cleave = std::filesystem::path(command.front()).filename() == "cleave";
+  if (!is_cleave || command.size() < 2 || command[1] != "train") return std::nullopt;
+  constexpr std::string_view kFlag = "--out";
+  for (size_t i = 2; i < command.size(); ++i) {
+    const std::string& word = command[i];
+    if (word == kFlag && i + 1 < command.size()) return command[i + 1];
+    if (word.starts_with(str(kFlag, '='))) return word.substr(kFlag.size() + 1);
+  }
+  return std::nullopt;
+}
+
 int launch_with(const LaunchFlags& flags) {
   const int num_ranks = flags.ranks.num_ranks;
   const std::vector<std::string> hosts = hosts_of(flags.hosts);
@@ -148,7 +163,12 @@ Command launch_command() {
                        "cleave train ...");
           refuse_command(flags, own_words(given->ranks), given->ranks.command);
           find_place(given->ranks);
-          return launch_with(*given);
+          const auto folder = run_folder_of(given->ranks.command);
+          if (!folder || given->ranks.share) return launch_with(*given);
+          const FailedStart start(*folder);
+          const int code = launch_with(*given);
+          if (code != 0) start.clean_up();  // what ranks that were killed could not remove
+          return code;
         };
       }};
 }

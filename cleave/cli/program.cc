@@ -92,6 +92,21 @@ std::string sentence(const CLI::ParseError& error) {
   throw Error(Code::kUsage, "no command given; see cleave --help");
 }
 
+// What other programs call a command of ours; empty if none does.
+std::string command_elsewhere(std::string_view word) {
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+      {"train", "finetune fine-tune pretrain sft dpo lora"},
+      {"generate", "run infer inference complete"},
+      {"generate --chat", "chat"},
+      {"inspect", "info show"},
+      {"convert", "export merge quantize"},
+      {"bench train, bench generate or bench collectives", "benchmark"}};
+  for (const auto& [ours, theirs] : kNames) {
+    if (str(' ', theirs, ' ').find(str(' ', word, ' ')) != std::string::npos) return str(ours);
+  }
+  return "";
+}
+
 // Refuses a command line without a command, or with words before it.
 [[noreturn]] void refuse(const CLI::App& app, const std::vector<Command>& commands) {
   const Words words = app.remaining();
@@ -107,9 +122,10 @@ std::string sentence(const CLI::ParseError& error) {
                                              : " before the command; see cleave --help"));
   }
   names.emplace_back("--version");
-  const auto likely = likely_name(word, names);
+  std::string meant = command_elsewhere(word);
+  if (meant.empty()) meant = likely_name(word, names).value_or("");
   throw Error(Code::kUsage, str("unknown command '", word, "'; ",
-                                likely ? "did you mean " + *likely : "see cleave --help"));
+                                meant.empty() ? "see cleave --help" : "did you mean " + meant));
 }
 
 class Program {

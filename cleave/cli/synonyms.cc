@@ -57,6 +57,10 @@ constexpr Synonym kSynonyms[] = {
     {"seed", "random-seed data-seed"},
     {"save-every", "save-steps save-interval save-freq checkpoint-interval interval"},
     {"keep-last", "save-total-limit keep-latest-k"},
+    {"out",
+     "report-to wandb wandb-project logging-dir tensorboard-dir logging-steps log-interval "
+     "log-every",
+     "; DIR/metrics.jsonl has a line for each step"},
     {"resume", "resume-from-checkpoint continue"},
     {"async-save", "async-mode async-checkpoint"},
     {"eval-every", "eval-steps eval-interval validation-freq"},
@@ -73,6 +77,8 @@ constexpr Synonym kSynonyms[] = {
     {"ep",
      "expert-model-parallel-size expert-parallel-size expert-parallel-degree expert-parallel "
      "ep-size"},
+    {"lora", "lora-r lora-rank use-lora qlora"},
+    {"lora-base", "load-in-8bit load-in-4bit", " int8"},
     {"schedule-pp", "pipeline-parallel-schedule pipeline-schedule"},
     {"virtual-pipeline",
      "virtual-pipeline-model-parallel-size virtual-pipeline-size "

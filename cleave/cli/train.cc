@@ -41,6 +41,7 @@ void check_files(const TrainOptions& options) {
   for (const WeightedPath& file : weighted_paths(options.data)) require_file("--data", file.path);
   require_files("--eval-data", options.eval_data);
   if (!options.plan.empty()) require_file("--plan", options.plan);
+  require_run_folder(options.out);
   // Only rank 0 checks: it may have started to write when another rank gets here.
   if (!options.resume && is_first_rank() && !is_restart()) refuse_used_folder(options.out);
 }

@@ -110,6 +110,7 @@ TEST(Chats, OtherFiles_AreNoChats) {
   EXPECT_FALSE(holds_chats({written(folder, R"({"input_ids": [1], "prompt": "a"})")}));
   EXPECT_FALSE(holds_chats({written(folder, "")}));
   EXPECT_TRUE(holds_chats({written(folder, R"({"messages": []})")}));
+  EXPECT_TRUE(holds_chats({written(folder, R"({"conversations": []})")}));
   write_atomic(folder / "a.txt", std::string_view(R"({"messages": []})"));
   EXPECT_TRUE(holds_chats({(folder / "a.txt").string()}));
   write_atomic(folder / "a.txt", std::string_view("{ a text"));

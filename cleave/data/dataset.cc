@@ -32,8 +32,9 @@ void refuse_tables(const DatasetOptions& options) {
     const bool is_document =
         std::filesystem::path(file).extension() == ".json" && file_kind(file) == FileKind::kText;
     CLEAVE_CHECK(!is_document, Code::kUsage, file,
-                 " is a JSON document, which would be read as plain text; put its texts into "
-                 "JSONL: one object with \"text\" per line");
+                 " is a JSON document, which would be read as plain text; write its rows into "
+                 "JSONL, one object per line; of an array: jq -c '.[]' ",
+                 file, " >rows.jsonl");
     CLEAVE_CHECK(!is_csv(file), Code::kUsage, file, " is a table, which task ",
                  is_lm ? "lm" : "mlm", " would read as plain text; ",
                  is_lm ? "" : "train with --task classify to learn its labels, or ",

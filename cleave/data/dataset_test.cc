@@ -273,6 +273,7 @@ TEST(OpenDataset, JsonDocument_IsRefusedAndJsonlOfThatNameIsNot) {
     const Error error = thrown_by([&] { open_dataset(data.options({file})); });
     EXPECT_EQ(error.code(), Code::kUsage);
     EXPECT_THAT(error.what(), HasSubstr("a.json is a JSON document, which would be read as plain"));
+    EXPECT_THAT(error.what(), HasSubstr("jq -c '.[]' " + file + " >"));
   }
   const std::string lines = data.file("b.json", "{\"text\": \"a fine film\"}\n");
   EXPECT_GT(open_dataset(data.options({lines}))->size(), 0);
@@ -293,6 +294,9 @@ TEST(OpenDataset, BinaryFile_IsRefusedWithTheFirstBadByte) {
                    "a\0"sv),
               HasSubstr("picture is UTF-16 text; convert it to UTF-8"));
   EXPECT_THAT(said("\xfe\xff\0a"sv), HasSubstr("picture is UTF-16 text"));
+  EXPECT_THAT(said("\x1f\x8b\x08\0"sv), HasSubstr("picture is compressed by gzip; unpack it"));
+  EXPECT_THAT(said("PAR1\x15\0"sv), HasSubstr("picture is a Parquet file; write its rows"));
+  EXPECT_THAT(said("abcdPAR1\0"sv), HasSubstr("byte 8 is 0x00"));
   EXPECT_THAT(said("\xc3\xa9t\xe9 abcd\0"sv), HasSubstr("byte 3 is 0xe9"));
   EXPECT_EQ(open_dataset(data.options({data.file("t", "\xc3\xa9t\xc3\xa9")}))->size(), 1);
 }

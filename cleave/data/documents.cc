@@ -60,8 +60,8 @@ FileKind file_kind(const std::string& path) {
     }
     if (named_jsonl) {
       first->fail(
-          "expected an object with \"text\", \"input_ids\", \"messages\", \"prompt\" and "
-          "\"completion\", or \"instruction\" and \"output\"");
+          "expected an object with \"text\", \"input_ids\", \"messages\", \"conversations\", "
+          "\"prompt\" and \"completion\", or \"instruction\" and \"output\"");
     }
   } catch (const Error& error) {
     if (named_jsonl || error.code() != Code::kFormat) throw;  // else a text that begins with {

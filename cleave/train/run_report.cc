@@ -14,6 +14,18 @@ namespace cleave::inline train {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+/// Whether a resumed run has trained no step, because all are done. Its record then stays that of
+/// the start that trained: with its times, memory and settings.
+bool keeps_record(const TrainSetup& setup, const RunState& state, int64_t first_step) {
+  const bool is_over = state.step >= setup.num_steps || state.early_stop.is_over();
+  return setup.resumes && is_over && state.step < first_step &&
+         fs::exists(fs::path(setup.options.out) / kRecordName);
+}
+
+}  // namespace
+
 RunReport::RunReport(const TrainSetup& setup, World& world, const Mesh& mesh, const Axis& everyone)
     : setup_(setup), world_(world), mesh_(mesh), everyone_(everyone), start_s_(monotonic_s()) {}
 
@@ -35,7 +47,7 @@ void RunReport::start(const RunState& state, Model& model, const Machine& machin
     record_.step_forecast = {{std::string(name(TimeKind::kProducts)), time.compute_s - idle_s},
                              {std::string(name(TimeKind::kCollectives)), time.comm_s + idle_s}};
   }
-  write_record(run, record_);
+  if (!keeps_record(setup_, state, record_.first_step)) write_record(run, record_);
   for (const std::string& line : run_header(setup_, state.model_name, model, world_, machine)) {
     log_status(line);
   }
@@ -94,7 +106,7 @@ void RunReport::finish(const std::string& outcome, const RunState& state, RankMo
   record_.step_time = profile.step_time();
   record_.other_time = other_time;
   const fs::path run = setup_.options.out;
-  write_record(run.string(), record_);
+  if (!keeps_record(setup_, state, record_.first_step)) write_record(run.string(), record_);
   const std::string path = (run / kPageName).string();
   write_report({run.string()}, path);
   const EarlyStop::State& best = state.early_stop.state();

@@ -30,7 +30,10 @@ class Usage : public testing::Test {
   }
 
   [[nodiscard]] std::string in(const std::string& name) const { return folder_ / name; }
-  void write(const std::string& name, const std::string& text) { std::ofstream(in(name)) << text; }
+  void write(const std::string& name, const std::string& text) {
+    std::filesystem::create_directories(std::filesystem::path(in(name)).parent_path());
+    std::ofstream(in(name)) << text;
+  }
 
   // Expects a refusal with one line on stderr and nothing on stdout.
   void expect_refused(Words words, int exit_code, const std::string& message) {
@@ -109,6 +112,9 @@ TEST_F(Usage, UnknownWords_NameTheNearest) {
   expect_refused({}, 2, "no command given; see cleave --help");
   expect_refused({"trian"}, 2, "unknown command 'trian'; did you mean train");
   expect_refused({"nope"}, 2, "unknown command 'nope'; see cleave --help");
+  expect_refused({"chat", "--model", "x"}, 2,
+                 "unknown command 'chat'; did you mean generate --chat");
+  expect_refused({"finetune"}, 2, "unknown command 'finetune'; did you mean train");
   expect_refused({"version"}, 2, "unknown command 'version'; did you mean --version");
   expect_refused({"train", "--qqqqqqqq", "5"}, 2,
                  "unknown flag --qqqqqqqq; see cleave train --help");
@@ -329,6 +335,29 @@ TEST_F(Usage, FolderThatHoldsARun_IsOnlyTakenToResume) {
                  "choose another folder");
   EXPECT_EQ(run_fake({"train", "--data", data, "--out", in("run"), "--resume"}).exit_code, 0);
   EXPECT_EQ(run_fake({"train", "--data", data, "--out", in("model")}).exit_code, 0);
+}
+
+TEST_F(Usage, FolderOfACheckpointOrAModel_IsNoRun) {
+  write("own/model.safetensors", "");
+  write("own/optimizer.safetensors", "");
+  write("bin/pytorch_model-00001-of-00002.bin", "");
+  write("begun/latest", "step_00000002");
+  write("begun/step_00000002/model.safetensors", "");
+  for (const Words& more : {Words{}, Words{"--resume"}}) {
+    const auto expect = [&](const std::string& out, const std::string& message) {
+      Words words{"train", "--data", in("data.txt"), "--out", out};
+      words.insert(words.end(), more.begin(), more.end());
+      expect_refused(words, 2, message);
+    };
+    expect("@own",
+           "--out @own is the folder of a model (model.safetensors), not of a run; choose another "
+           "folder");
+    expect("@bin",
+           "--out @bin is the folder of a model (pytorch_model-00001-of-00002.bin), not of a run; "
+           "choose another folder");
+    expect("@begun/step_00000002/",
+           "--out @begun/step_00000002/ is a checkpoint of the run @begun; give the run's folder");
+  }
 }
 
 // What a run leaves that is killed before its first checkpoint is complete.

@@ -120,6 +120,21 @@ TEST(Faults, RankKilledBeforeTheFirstCheckpoint_LeavesAFolderToStartInAgain) {
   EXPECT_TRUE(std::filesystem::exists(run + "/step_00000003"));
 }
 
+// In a first step of some seconds, 200 micro-batches, when the folder is locked and the metrics are
+// empty. No rank can clean up: the launcher does.
+TEST(Faults, RanksKilledBeforeTheFirstStep_LeaveNothing) {
+  const TempFolder folder;
+  const std::string run = folder / "new/run";
+  const Words words = train(run, {"--model", "llama-tiny", "--tp", "2", "--steps", "2",
+                                  "--batch-size", "200", "--micro-batch-size", "1"});
+  const RunResult ran = with_fault(launched(words), run,
+                                   "until [ -s " + run +
+                                       "/.lock ]; do kill -0 $pid || break; done; "
+                                       "kill -9 $(child 1) $(child 2)");
+  EXPECT_EQ(ran.exit_code, 137) << ran.err;
+  EXPECT_FALSE(std::filesystem::exists(folder / "new"));
+}
+
 // Without a launcher, which would exit with 137 for the whole job.
 TEST(Faults, KilledRankWithoutLauncher_EndsTheOtherWith6) {
   const TempFolder folder;

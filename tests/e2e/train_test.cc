@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iomanip>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/program.h"
+#include "tests/support/terminal_program.h"
 #include "tests/support/train_program.h"
 
 namespace cleave::test {
@@ -62,6 +64,20 @@ TEST(TrainProgram, Quiet_PrintsWarningsAndErrorsOnly) {
   EXPECT_EQ(ran.out, "");
   EXPECT_TRUE(ran.err.starts_with("cleave: warning: --schedule-pp 1f1b orders")) << ran.err;
   EXPECT_EQ(metrics_of(folder / "run").size(), 2U);
+}
+
+// Colors are the control sequences that end in "m" (ECMA-48, SGR). The line that is redrawn stays.
+TEST(TrainProgram, TerminalWithNoColor_ShowsProgressWithoutColors) {
+  const TempFolder folder;
+  std::ofstream(folder / "tiny.json") << kTinyLlama;
+  Words words = train(folder / "run", {"--model", folder / "tiny.json", "--steps", "3"});
+  words.insert(words.begin(), {"/usr/bin/env", "NO_COLOR=1", "TERM=xterm", CLEAVE_PROGRAM});
+  TerminalProgram program(words);
+  const std::string shown = program.read_until("the end of the program", 100);
+  EXPECT_EQ(program.wait(), 0) << shown;
+  EXPECT_NE(shown.find("\r\x1b[K"), std::string::npos) << shown;
+  EXPECT_NE(shown.find("step 3/3"), std::string::npos) << shown;
+  EXPECT_FALSE(std::regex_search(shown, std::regex("\x1b\\[[0-9;]*m"))) << shown;
 }
 
 // All of it as four processes; oracle: the same run on one rank in fp64.
@@ -159,10 +175,15 @@ TEST(TrainProgram, ResumeWithoutACheckpoint_StartsFromTheBeginningAndSaysSo) {
   const auto want = metrics_of(folder / "plain"), got = metrics_of(run);
   ASSERT_EQ(got.size(), 2U);
   for (size_t i = 0; i < 2; ++i) EXPECT_EQ(got[i]["loss"], want[i]["loss"]);
-  const RunResult second = run_with_deadline(train(run, again));
+  const std::string record = internal::text_of(run + "/report.json");
+  EXPECT_NE(record.find("\"finished\""), std::string::npos) << record;
+  Words later = again;
+  later.insert(later.end(), {"--lr", "1e-5"});
+  const RunResult second = run_with_deadline(train(run, later));
   EXPECT_EQ(second.exit_code, 0);
   EXPECT_EQ(second.err, "");
   EXPECT_NE(second.out.find("\nresumed after step 2 "), std::string::npos) << second.out;
+  EXPECT_EQ(internal::text_of(run + "/report.json"), record);  // it trained nothing
 }
 
 // The text is tokenized into the run folder before its length is known.

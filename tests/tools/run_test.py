@@ -45,6 +45,16 @@ class Run(unittest.TestCase):
         self.refused(self.run_in_source("./run", "dance"), "unknown command 'dance'")
         self.refused(self.run_in_source("./run", "test", "--fast"), "unknown flag '--fast'")
 
+    def test_wrong_words_are_refused_before_anything_is_built(self):
+        self.fake("g++", "echo 11")  # a build would be refused because of it
+        for words, text in ((("search",), "expected SEED COUNT"), (("search", "a", "5"), "expected SEED COUNT"),
+                            (("bench", "trian"), "unknown kind 'trian'"),
+                            (("demo", "--data", "nope.txt"), "--data nope.txt cannot be read"),
+                            (("demo", "--data=nope.txt"), "--data nope.txt cannot be read")):
+            result = self.run_in_source("./run", *words)
+            self.refused(result, text)
+            self.assertNotIn("g++", result.stderr)
+
     def test_old_compiler_is_named_with_its_version(self):
         self.fake("g++", "case $1 in -dumpversion) echo 11 ;; *) echo 'g++ 11' ;; esac")
         self.refused(self.run_in_source("./run", "build"), "g++ is version 11", "needs g++ 12 or newer")
