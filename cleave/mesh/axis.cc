@@ -8,8 +8,10 @@
 
 #include "cleave/base/clock.h"
 #include "cleave/comm/api/async_group.h"
+#include "cleave/comm/api/calling_thread.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/runtime/step_recorder.h"
+#include "cleave/torch_internals/backward_thread.h"
 
 namespace cleave::inline mesh {
 namespace {
@@ -56,6 +58,7 @@ class TimedCall {
 
  private:
   double& seconds_;
+  ForBlockedThread scope_{is_backward_thread()};
   StepRecorder* recorder_ = StepRecorder::active();
   double start_ = 0;
   at::RecordFunction record_{at::RecordScope::USER_SCOPE};
@@ -90,6 +93,7 @@ std::vector<int> Axis::ranks() const {
 
 void Axis::barrier(std::string_view site) const {
   if (size() == 1) return;
+  const ForBlockedThread scope(is_backward_thread());
   await_started(*group_);
   group_->barrier({.site = site, .shape = {}});
 }

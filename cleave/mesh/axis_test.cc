@@ -1,5 +1,10 @@
 #include "cleave/mesh/axis.h"
 
+#include <chrono>
+#include <functional>
+#include <thread>
+
+#include <c10/util/thread_name.h>
 #include <gtest/gtest.h>
 
 #include "cleave/mesh/scalar_type.h"
@@ -168,6 +173,35 @@ TEST(Axis, RanksWithDifferentShapes_StopWithBothNamed) {
   });
   EXPECT_EQ(error.code(), Code::kDesync);
   EXPECT_NE(std::string(error.what()).find("some.layer"), std::string::npos) << error.what();
+}
+
+/// Runs `act` as libtorch runs backward functions of device tensors: on a thread of this name, for
+/// which the rank's own thread waits.
+void on_backward_thread(const std::function<void()>& act) {
+  std::thread([&] {
+    c10::setThreadName("pt_autograd_0");
+    act();
+  }).join();
+}
+
+TEST(Axis, DeadlockAfterBackwardOnItsOwnThread_IsFoundLongBeforeTheTimeout) {
+  const auto begin = std::chrono::steady_clock::now();
+  const Error error = thrown_by([] {
+    run_ranks(
+        2,
+        [](World& world) {
+          const Axis first(world.group({0, 1}, "first")), second(world.group({0, 1}, "second"));
+          first.barrier("forward");
+          on_backward_thread([&] {
+            first.barrier("backward");
+            (void)first.all_reduce(at::ones({2}), "gradient");
+          });
+          (world.rank() == 0 ? first : second).barrier("end");
+        },
+        RankOptions{.timeout_s = 20, .flight_log_folder = ""});
+  });
+  EXPECT_EQ(error.code(), Code::kDesync) << error.what();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
 }
 
 TEST(ScalarType, EveryType_ComesBackAndOthersAreRefused) {

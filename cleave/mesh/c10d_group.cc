@@ -1,7 +1,9 @@
 #include "cleave/mesh/c10d_group.h"
 
 #include <algorithm>
+#include <exception>
 #include <numeric>
+#include <utility>
 
 #include <ATen/ATen.h>
 
@@ -36,6 +38,50 @@ c10d::ReduceOp c10d_op(ReduceOp op) {
   return op == ReduceOp::kMax ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
 }
 
+/// Calls `act`; rethrows libtorch's errors as Error(kPeer) after `subject`.
+template <class Act>
+auto peer_checked(const std::string& subject, const Act& act) {
+  try {
+    return act();
+  } catch (const c10::Error& error) {
+    throw Error(Code::kPeer, str(subject, " failed: ", error.what_without_backtrace()));
+  }
+}
+
+class C10dWork : public DeviceWork {
+ public:
+  C10dWork(c10::intrusive_ptr<c10d::Work> work, std::string subject, std::vector<Tensor> tensors,
+           std::function<void()> finish)
+      : work_(std::move(work)),
+        subject_(std::move(subject)),
+        tensors_(std::move(tensors)),
+        finish_(std::move(finish)) {}
+  ~C10dWork() override {
+    try {
+      if (work_) work_->wait();
+    } catch (const std::exception&) {
+      finish_ = nullptr;  // nobody takes the result
+    }
+  }
+  C10dWork(const C10dWork&) = delete;
+  C10dWork& operator=(const C10dWork&) = delete;
+
+  void wait() override {
+    const at::NoGradGuard no_grad;
+    const auto work = std::exchange(work_, {});
+    peer_checked(subject_, [&] {
+      if (work) work->wait();
+    });
+    if (finish_) std::exchange(finish_, nullptr)();
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::Work> work_;  // null after wait()
+  std::string subject_;
+  std::vector<Tensor> tensors_;  // of the call: some are copies, which nobody else keeps
+  std::function<void()> finish_;
+};
+
 }  // namespace
 
 Tensor C10dGroup::new_tensor(at::IntArrayRef shape, DType dtype) const {
@@ -51,28 +97,28 @@ Tensor C10dGroup::view(const void* data, at::IntArrayRef shape, DType dtype) con
       .make_tensor();
 }
 
-void C10dGroup::run(const std::function<c10::intrusive_ptr<c10d::Work>()>& call) const {
-  try {
-    const auto work = call();
-    if (work) work->wait();
-  } catch (const c10::Error& error) {
-    throw Error(Code::kPeer, str("axis ", name_, ": ", backend_->getBackendName(),
-                                 " failed: ", error.what_without_backtrace()));
-  }
+DeviceWorkPtr C10dGroup::start(std::vector<Tensor> tensors,
+                               const std::function<c10::intrusive_ptr<c10d::Work>()>& call,
+                               std::function<void()> finish) const {
+  const std::string subject = str("axis ", name_, ": ", backend_->getBackendName());
+  return std::make_unique<C10dWork>(peer_checked(subject, call), subject, std::move(tensors),
+                                    std::move(finish));
 }
 
-void C10dGroup::all_reduce(const void* in, void* out, int64_t count, DType dtype, ReduceOp op) {
-  if (count == 0) return;
+DeviceWorkPtr C10dGroup::all_reduce(const void* in, void* out, int64_t count, DType dtype,
+                                    ReduceOp op) {
+  if (count == 0) return nullptr;
   const at::NoGradGuard no_grad;
   std::vector<Tensor> data{view(out, {count}, dtype)};
   if (in != out) data[0].copy_(view(in, {count}, dtype));
-  run([&] { return backend_->allreduce(data, {.reduceOp = c10d_op(op)}); });
+  return start(data, [&] { return backend_->allreduce(data, {.reduceOp = c10d_op(op)}); });
 }
 
-void C10dGroup::all_gather(const void* in, void* out, int64_t rows, Widths widths, DType dtype) {
+DeviceWorkPtr C10dGroup::all_gather(const void* in, void* out, int64_t rows, Widths widths,
+                                    DType dtype) {
   const auto n = static_cast<int64_t>(widths.size());
   const int64_t width = widest(widths);
-  if (rows * width == 0) return;
+  if (rows * width == 0) return nullptr;
   const at::NoGradGuard no_grad;
   const int64_t held = widths[static_cast<size_t>(backend_->getRank())];
   const Tensor whole = view(out, {rows, total(widths)}, dtype);
@@ -86,15 +132,18 @@ void C10dGroup::all_gather(const void* in, void* out, int64_t rows, Widths width
   const Tensor blocks = is_in_place ? whole : new_tensor({n, rows, width}, dtype);
   Tensor from = mine.view(-1);
   Tensor to = blocks.view(-1);
-  run([&] { return backend_->_allgather_base(to, from); });
-  if (!is_in_place) copy_columns(whole, blocks, widths, /*to_blocks=*/false);
+  const auto call = [&] { return backend_->_allgather_base(to, from); };
+  if (is_in_place) return start({from, to}, call);
+  return start({from, to}, call, [whole, blocks, all = std::vector(widths.begin(), widths.end())] {
+    copy_columns(whole, blocks, all, /*to_blocks=*/false);
+  });
 }
 
-void C10dGroup::reduce_scatter(const void* in, void* out, int64_t rows, Widths widths,
-                               DType dtype) {
+DeviceWorkPtr C10dGroup::reduce_scatter(const void* in, void* out, int64_t rows, Widths widths,
+                                        DType dtype) {
   const auto n = static_cast<int64_t>(widths.size());
   const int64_t width = widest(widths);
-  if (rows * width == 0) return;
+  if (rows * width == 0) return nullptr;
   const at::NoGradGuard no_grad;
   const int64_t held = widths[static_cast<size_t>(backend_->getRank())];
   const Tensor whole = view(in, {rows, total(widths)}, dtype);
@@ -108,29 +157,31 @@ void C10dGroup::reduce_scatter(const void* in, void* out, int64_t rows, Widths w
   const Tensor sum = is_in_place ? mine : new_tensor({rows, width}, dtype);
   Tensor from = blocks.view(-1);
   Tensor to = sum.view(-1);
-  run([&] { return backend_->_reduce_scatter_base(to, from); });
-  if (!is_in_place) mine.copy_(sum.narrow(1, 0, held));
+  const auto call = [&] { return backend_->_reduce_scatter_base(to, from); };
+  if (is_in_place) return start({from, to}, call);
+  return start({from, to}, call, [mine, sum, held] { mine.copy_(sum.narrow(1, 0, held)); });
 }
 
-void C10dGroup::broadcast(void* data, int64_t count, DType dtype, int root) {
-  if (count == 0) return;
+DeviceWorkPtr C10dGroup::broadcast(void* data, int64_t count, DType dtype, int root) {
+  if (count == 0) return nullptr;
   const at::NoGradGuard no_grad;
   std::vector<Tensor> tensors{view(data, {count}, dtype)};
-  run([&] { return backend_->broadcast(tensors, {.rootRank = root}); });
+  return start(tensors, [&] { return backend_->broadcast(tensors, {.rootRank = root}); });
 }
 
-void C10dGroup::all_to_all(const void* in, Widths send_counts, void* out, Widths recv_counts,
-                           DType dtype) {
+DeviceWorkPtr C10dGroup::all_to_all(const void* in, Widths send_counts, void* out,
+                                    Widths recv_counts, DType dtype) {
   const at::NoGradGuard no_grad;
   std::vector<int64_t> sent(send_counts.begin(), send_counts.end());
   std::vector<int64_t> received(recv_counts.begin(), recv_counts.end());
   Tensor from = view(in, {total(send_counts)}, dtype);
   Tensor to = view(out, {total(recv_counts)}, dtype);
   if (in == out) from = from.clone();
-  run([&] { return backend_->alltoall_base(to, from, received, sent); });
+  return start({from, to}, [&] { return backend_->alltoall_base(to, from, received, sent); });
 }
 
 void GroupStore::set(const std::string& key, const std::vector<uint8_t>& value) {
+  if (!is_open_) return;
   if (group_.rank() != 0) CLEAVE_BUG("rank ", group_.rank(), " of a group sets ", key);
   auto size = static_cast<int64_t>(value.size());
   std::vector<uint8_t> bytes = value;
@@ -140,6 +191,7 @@ void GroupStore::set(const std::string& key, const std::vector<uint8_t>& value) 
 }
 
 std::vector<uint8_t> GroupStore::get(const std::string& key) {
+  if (!is_open_) return {};
   if (group_.rank() == 0) CLEAVE_BUG("rank 0 of a group gets ", key);
   int64_t size = 0;
   const std::string site = "c10d key " + key;

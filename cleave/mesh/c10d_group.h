@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <functional>
 #include <string>
 #include <vector>
@@ -21,24 +22,29 @@ class C10dGroup : public DeviceGroup {
   C10dGroup(c10::intrusive_ptr<c10d::Backend> backend, at::Device device, std::string name)
       : backend_(std::move(backend)), device_(device), name_(std::move(name)) {}
 
-  void all_reduce(const void* in, void* out, int64_t count, DType dtype, ReduceOp op) override;
-  void all_gather(const void* in, void* out, int64_t rows, std::span<const int64_t> widths,
-                  DType dtype) override;
-  void reduce_scatter(const void* in, void* out, int64_t rows, std::span<const int64_t> widths,
-                      DType dtype) override;
-  void broadcast(void* data, int64_t count, DType dtype, int root) override;
-  void all_to_all(const void* in, std::span<const int64_t> send_counts, void* out,
-                  std::span<const int64_t> recv_counts, DType dtype) override;
+  DeviceWorkPtr all_reduce(const void* in, void* out, int64_t count, DType dtype,
+                           ReduceOp op) override;
+  DeviceWorkPtr all_gather(const void* in, void* out, int64_t rows, std::span<const int64_t> widths,
+                           DType dtype) override;
+  DeviceWorkPtr reduce_scatter(const void* in, void* out, int64_t rows,
+                               std::span<const int64_t> widths, DType dtype) override;
+  DeviceWorkPtr broadcast(void* data, int64_t count, DType dtype, int root) override;
+  DeviceWorkPtr all_to_all(const void* in, std::span<const int64_t> send_counts, void* out,
+                           std::span<const int64_t> recv_counts, DType dtype) override;
 
  protected:
   [[nodiscard]] c10d::Backend& backend() const { return *backend_; }
+  [[nodiscard]] const std::string& name() const { return name_; }
 
  private:
   /// `data` as a tensor of `shape`; a new tensor when it has no elements.
   [[nodiscard]] Tensor view(const void* data, at::IntArrayRef shape, DType dtype) const;
   [[nodiscard]] Tensor new_tensor(at::IntArrayRef shape, DType dtype) const;
-  /// Starts a collective of the backend; the device's later work waits for it.
-  void run(const std::function<c10::intrusive_ptr<c10d::Work>()>& call) const;
+  /// Starts a collective of the backend on `tensors`, which the result keeps. Its wait() calls
+  /// `finish`, if there is one, after the device's wait.
+  [[nodiscard]] DeviceWorkPtr start(std::vector<Tensor> tensors,
+                                    const std::function<c10::intrusive_ptr<c10d::Work>()>& call,
+                                    std::function<void()> finish = {}) const;
 
   c10::intrusive_ptr<c10d::Backend> backend_;
   at::Device device_;
@@ -48,10 +54,16 @@ class C10dGroup : public DeviceGroup {
 /// The store through which a c10d backend connects the members of a group. Rank 0 of the group sets
 /// keys and the other ranks get them; each key is a broadcast over the group. A rank that fails
 /// meanwhile is therefore detected as in any collective.
+///
+/// A backend keeps its store, and its watchdog thread sets keys after a failure. A broadcast then
+/// would mix with the group's own calls, so the store must be closed once the group is connected.
 class GroupStore : public c10d::Store {
  public:
   /// `group` must outlive the store.
   explicit GroupStore(Group& group) : group_(group) {}
+
+  /// From now on set() has no effect, and get() returns nothing.
+  void close() { is_open_ = false; }
 
   void set(const std::string& key, const std::vector<uint8_t>& value) override;
   std::vector<uint8_t> get(const std::string& key) override;
@@ -71,6 +83,7 @@ class GroupStore : public c10d::Store {
 
  private:
   Group& group_;
+  std::atomic<bool> is_open_ = true;
 };
 
 }  // namespace cleave::inline mesh

@@ -1,121 +1,61 @@
 #include "cleave/mesh/c10d_group.h"
 
-#include <numeric>
+#include <algorithm>
+#include <thread>
 
 #include "cleave/comm/shm/shm_world.h"
-#include "cleave/mesh/scalar_type.h"
+#include "cleave/mesh/staged_group.h"
+#include "tests/support/host_device.h"
 #include "tests/support/thrown.h"
 #include "tests/support/transport_contract.h"
 
 namespace cleave::c10d_group_test {
 namespace {
 
-using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+using test::HostBackend;
+using test::HostDevice;
+using test::LateDevice;
 
-/// Set while a fake below runs; all memory then counts as host memory.
-thread_local bool is_inside = false;
-
-class Inside {
+/// A fake device whose groups stage their data in its host_memory(); all other memory is its own.
+class StagingDevice : public HostDevice {
  public:
-  Inside() : before_(std::exchange(is_inside, true)) {}
-  ~Inside() { is_inside = before_; }
-  Inside(const Inside&) = delete;
-  Inside& operator=(const Inside&) = delete;
-
- private:
-  bool before_;
-};
-
-/// A c10d backend that moves host memory through a group in blocks of equal size, as NCCL does.
-class HostBackend : public c10d::Backend {
- public:
-  explicit HostBackend(Group& group) : Backend(group.rank(), group.size()), group_(group) {}
-  [[nodiscard]] const std::string getBackendName() const override {  // NOLINT(readability-const*)
-    return "host";
-  }
-
-  WorkPtr allreduce(std::vector<Tensor>& data, const c10d::AllreduceOptions& options) override {
-    const Inside inside;
-    void* const at = data[0].mutable_data_ptr();
-    const bool is_max = options.reduceOp.op_ == c10d::ReduceOp::MAX;
-    group_.all_reduce(at, at, data[0].numel(), type_of(data[0]),
-                      is_max ? ReduceOp::kMax : ReduceOp::kSum, call());
-    return {};
-  }
-  WorkPtr broadcast(std::vector<Tensor>& data, const c10d::BroadcastOptions& options) override {
-    const Inside inside;
-    group_.broadcast(data[0].mutable_data_ptr(), data[0].numel(), type_of(data[0]),
-                     static_cast<int>(options.rootRank), call());
-    return {};
-  }
-  WorkPtr _allgather_base(Tensor& to, Tensor& from, const c10d::AllgatherOptions&) override {
-    const Inside inside;
-    TORCH_CHECK(to.numel() == from.numel() * getSize(), "blocks of several sizes");
-    group_.all_gather(from.const_data_ptr(), to.mutable_data_ptr(), 1, equal_widths(from.numel()),
-                      type_of(to), call());
-    return {};
-  }
-  WorkPtr _reduce_scatter_base(Tensor& to, Tensor& from,
-                               const c10d::ReduceScatterOptions&) override {
-    const Inside inside;
-    TORCH_CHECK(from.numel() == to.numel() * getSize(), "blocks of several sizes");
-    group_.reduce_scatter(from.const_data_ptr(), to.mutable_data_ptr(), 1, equal_widths(to.numel()),
-                          type_of(to), call());
-    return {};
-  }
-  WorkPtr alltoall_base(Tensor& to, Tensor& from, std::vector<int64_t>& received,
-                        std::vector<int64_t>& sent, const c10d::AllToAllOptions&) override {
-    const Inside inside;
-    group_.all_to_all(from.const_data_ptr(), sent, to.mutable_data_ptr(), received, type_of(to),
-                      call());
-    return {};
-  }
-
- private:
-  static DType type_of(const Tensor& t) { return dtype_of(t.scalar_type()); }
-  static Call call() { return {.site = "host backend", .shape = {}}; }
-  [[nodiscard]] std::vector<int64_t> equal_widths(int64_t width) const {
-    return std::vector<int64_t>(static_cast<size_t>(getSize()), width);
-  }
-  Group& group_;
-};
-
-/// A fake device whose memory is `memory`, part of the host's; empty: all host memory.
-class HostDevice : public Device {
- public:
-  explicit HostDevice(std::span<const std::byte> memory = {}) : memory_(memory) {}
   [[nodiscard]] bool holds(const void* data) const override {
-    if (data == nullptr || is_inside) return false;
     const auto* at = static_cast<const std::byte*>(data);
-    return memory_.empty() || (at >= memory_.data() && at < memory_.data() + memory_.size());
+    return data != nullptr && std::none_of(host_.begin(), host_.end(), [&](const auto& memory) {
+             return at >= memory.first.get() && at <= memory.first.get() + memory.second;
+           });
   }
-  void copy(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  [[nodiscard]] std::shared_ptr<std::byte[]> host_memory(size_t bytes) override {
+    return host_.emplace_back(HostDevice::host_memory(bytes), bytes).first;
+  }
   std::unique_ptr<DeviceGroup> connect(Group& group) override {
-    return std::make_unique<C10dGroup>(c10::make_intrusive<HostBackend>(group), at::kCPU,
-                                       group.name());
+    return std::make_unique<StagedGroup>(*this, group);
   }
 
  private:
-  std::span<const std::byte> memory_;
+  // Kept to the end: the addresses of freed memory may be those of device memory later.
+  std::vector<std::pair<std::shared_ptr<std::byte[]>, size_t>> host_;
 };
 
 void use(World& world, const std::shared_ptr<Device>& device) {
   world.use_device(device);
 }
 
-void run_on_devices(int num_ranks, const std::function<void(World&)>& body,
-                    const RankOptions& options) {
+template <class SomeDevice>
+void run_on(int num_ranks, const std::function<void(World&)>& body, const RankOptions& options) {
   run_ranks(
       num_ranks,
       [&](World& world) {
-        use(world, std::make_shared<HostDevice>());
+        use(world, std::make_shared<SomeDevice>());
         body(world);
       },
       options);
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, TransportContract,
-                         testing::Values(Transport{"devices", run_on_devices, true}),
+                         testing::Values(Transport{"devices", run_on<HostDevice>, true},
+                                         Transport{"late_devices", run_on<LateDevice>, true},
+                                         Transport{"staged", run_on<StagingDevice>, true}),
                          [](const auto& test) { return test.param.name; });
 
 TEST(GroupStore, KeySetByRankZero_IsReadByTheOthers) {
@@ -132,6 +72,21 @@ TEST(GroupStore, KeySetByRankZero_IsReadByTheOthers) {
     }
     EXPECT_FALSE(store.check({"0"}));
     EXPECT_EQ(test::thrown_by([&] { store.add("0", 1); }).code(), Code::kBug);
+  });
+}
+
+// As the watchdog of ProcessGroupNCCL does on its own thread after a failure.
+TEST(GroupStore, KeySetAfterClose_IsNotSent) {
+  run_ranks(2, [](World& world) {
+    const auto group = world.group({0, 1}, "tp");
+    GroupStore store(*group);
+    store.close();
+    if (world.rank() == 0) {
+      std::thread([&] { store.set("exception_dump", std::vector<uint8_t>(4)); }).join();
+    } else {
+      EXPECT_TRUE(store.get("exception_dump").empty());
+    }
+    group->barrier({.site = "next", .shape = {}});  // a desync if the key was sent
   });
 }
 
@@ -187,7 +142,7 @@ TEST(DeviceGroup, HostAndDeviceMemory_UseTheirOwnTransports) {
 class BrokenBackend : public HostBackend {
  public:
   using HostBackend::HostBackend;
-  WorkPtr allreduce(std::vector<Tensor>&, const c10d::AllreduceOptions&) override {
+  test::C10dWorkPtr allreduce(std::vector<Tensor>&, const c10d::AllreduceOptions&) override {
     TORCH_CHECK(false, "connection reset");
   }
 };

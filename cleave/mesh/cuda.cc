@@ -1,13 +1,22 @@
 #include "cleave/mesh/cuda.h"
 
+#include <cstdlib>
 #include <dlfcn.h>
 #include <filesystem>
+#include <map>
+#include <numeric>
+#include <string_view>
 #include <system_error>
+#include <vector>
 
 #include "cleave/mesh/gpus.h"
 
 namespace cleave::inline mesh {
 namespace {
+
+constexpr const char* kHowToShare =
+    "let the launcher set LOCAL_RANK and leave a GPU for each rank in CUDA_VISIBLE_DEVICES; "
+    "CLEAVE_SHARE_GPU=1 lets ranks share a GPU, slowly, to test a layout";
 
 std::unique_ptr<Cuda> load() {
   Dl_info own{};
@@ -45,14 +54,38 @@ at::Device device_of(const std::string& flag) {
   return cuda().type();
 }
 
+bool shares_gpus() {
+  const char* const value = std::getenv("CLEAVE_SHARE_GPU");  // NOLINT(concurrency-mt-unsafe)
+  return value != nullptr && std::string_view(value) == "1";
+}
+
+void check_own_gpus(World& world, const std::string& uuid) {
+  if (world.size() == 1) return;
+  std::vector<int> ranks(static_cast<size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const std::vector<int64_t> widths(ranks.size(), std::ssize(uuid));
+  std::string all(ranks.size() * uuid.size(), '\0');
+  world.group(ranks, "GPUs")
+      ->all_gather(uuid.data(), all.data(), 1, widths, DType::kU8,
+                   {.site = "GPUs of the ranks", .shape = {}});
+  std::map<std::string_view, int> users;
+  for (const int rank : ranks) {
+    const auto [other, is_new] = users.emplace(
+        std::string_view(all).substr(static_cast<size_t>(rank) * uuid.size(), uuid.size()), rank);
+    CLEAVE_CHECK(is_new, Code::kShape, "--device cuda: ranks ", other->second, " and ", rank,
+                 " use the same GPU; ", kHowToShare);
+  }
+}
+
 }  // namespace cleave::inline mesh
 
 void cleave_require_gpus(int count) {
   using cleave::Code;
   const int found = cleave::cuda().num_gpus();
+  if (cleave::shares_gpus()) return;
   const char* const plural = found == 1 ? "" : "s";
   CLEAVE_CHECK(count <= found, Code::kShape, "--device cuda: ", count,
                " ranks on this host need one GPU each; it has ", found, " GPU", plural,
                "; start at most ", found, " rank", plural, " per host (tp x pp x dp = ", found,
-               " on one host), or choose cpu");
+               " on one host), or choose cpu; ", cleave::kHowToShare);
 }

@@ -5,6 +5,7 @@
 #include <c10/core/Device.h>
 
 #include "cleave/comm/api/device.h"
+#include "cleave/comm/api/world.h"
 
 namespace cleave::inline mesh {
 
@@ -24,9 +25,12 @@ class Cuda {
   [[nodiscard]] virtual int num_gpus() const = 0;
   /// "NVIDIA H100 80GB HBM3, 79.1 GiB".
   [[nodiscard]] virtual std::string describe(int gpu) const = 0;
+  /// Bytes that no other GPU has, of this host or another one; by default its number, for devices
+  /// of one host. Their count is the same for all GPUs.
+  [[nodiscard]] virtual std::string uuid(int gpu) const { return {static_cast<char>(gpu)}; }
   /// Makes `gpu` the current device of the calling rank thread. The rank's groups
-  /// then use NCCL for GPU memory; a collective that takes longer than `timeout_s` ends the
-  /// process.
+  /// then use NCCL for GPU memory, or host memory if shares_gpus(). A collective of NCCL that takes
+  /// longer than `timeout_s` fails the job.
   [[nodiscard]] virtual std::shared_ptr<Device> take(int gpu, double timeout_s) const = 0;
 };
 
@@ -37,6 +41,12 @@ const Cuda& cuda();
 /// The device of a --device flag: "cpu", or "cuda" for the GPU that the rank has taken. Throws
 /// Error(kUsage) for another flag, or when the process cannot use that device.
 at::Device device_of(const std::string& flag);
+
+/// Whether CLEAVE_SHARE_GPU=1 lets several ranks of a host use one GPU, to test layouts.
+bool shares_gpus();
+
+/// Throws Error(kShape) if two ranks use the same GPU. Collective; `uuid` is that of this rank's.
+void check_own_gpus(World& world, const std::string& uuid);
 
 }  // namespace cleave::inline mesh
 

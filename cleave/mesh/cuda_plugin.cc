@@ -1,8 +1,11 @@
 // libcleave_cuda: the code that needs libtorch's CUDA libraries.
-#include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <cuda_runtime_api.h>
 #include <exception>
+#include <iterator>
+#include <thread>
 
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
@@ -11,8 +14,10 @@
 #include <c10/cuda/CUDAStream.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
+#include "cleave/base/log.h"
 #include "cleave/mesh/c10d_group.h"
 #include "cleave/mesh/cuda.h"
+#include "cleave/mesh/staged_group.h"
 
 namespace cleave::inline mesh {
 namespace {
@@ -31,18 +36,61 @@ class NcclGroup : public C10dGroup {
  public:
   using C10dGroup::C10dGroup;
   ~NcclGroup() override {
-    // shutdown() waits for the peers; after a failure they may be gone.
-    const bool unwinds = std::uncaught_exceptions() > 0;
-    try {
-      unwinds ? backend().abort() : backend().shutdown();
-    } catch (const c10::Error&) {
-      // The ranks' work is done or has failed already; another error would not help.
-      (void)unwinds;
+    // shutdown() waits for the peers. They may be gone after a failure, and only the rank's own
+    // thread knows whether one unwinds it.
+    const bool is_orderly = !is_aborted_ && std::this_thread::get_id() == thread_ &&
+                            std::uncaught_exceptions() == num_exceptions_;
+    if (is_orderly) {
+      without_errors([&] { backend().shutdown(); });
+    } else {
+      abort();
     }
   }
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
+
+  void abort() override {
+    if (!is_aborted_.exchange(true)) without_errors([&] { backend().abort(); });
+  }
+  [[nodiscard]] std::string failure() override {
+    const c10d::ErrorType error = backend().getError();
+    if (is_aborted_ || error == c10d::ErrorType::SUCCESS) return "";
+    const bool is_late = error == c10d::ErrorType::TIMEOUT;
+    return str("axis ", name(), ": NCCL ", is_late ? "takes longer than --timeout" : "failed",
+               "; NCCL_DEBUG=INFO shows more");
+  }
+
+ private:
+  /// The ranks' work is done or has failed already; another error would not help.
+  template <class Action>
+  static void without_errors(const Action& action) {
+    try {
+      action();
+    } catch (const c10::Error& error) {
+      log_warning("NCCL: ", error.what_without_backtrace());
+    }
+  }
+
+  std::atomic<bool> is_aborted_ = false;
+  std::thread::id thread_ = std::this_thread::get_id();  // the rank's
+  int num_exceptions_ = std::uncaught_exceptions();
 };
+
+/// Sets an environment variable unless the user has set it.
+void set_default(const char* name, const char* value) {
+  (void)setenv(name, value, /*overwrite=*/0);  // NOLINT(concurrency-mt-unsafe)
+}
+
+/// Settings of c10d and NCCL, which read them when a group connects.
+void set_nccl_defaults() {
+  // Failed collectives must not end the process: DeviceMonitor reports them and the ranks stop.
+  set_default("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2");
+  // After a timeout c10d would wait up to a minute for a dump of all ranks; there is a flight log.
+  set_default("TORCH_NCCL_DUMP_ON_TIMEOUT", "0");
+  // A rank's collectives of different groups start on the GPU in the order of its calls, which is
+  // the same on all ranks; otherwise two GPUs could wait for each other.
+  set_default("NCCL_LAUNCH_ORDER_IMPLICIT", "1");
+}
 
 class CudaDevice : public Device {
  public:
@@ -64,14 +112,26 @@ class CudaDevice : public Device {
     });
   }
 
+  [[nodiscard]] std::shared_ptr<std::byte[]> host_memory(size_t bytes) override {
+    return checked(Code::kMemory, "page-locked host memory", [&] {
+      void* data = nullptr;
+      C10_CUDA_CHECK(cudaMallocHost(&data, bytes));
+      return std::shared_ptr<std::byte[]>(static_cast<std::byte*>(data),
+                                          [](std::byte* memory) { cudaFreeHost(memory); });
+    });
+  }
+
   std::unique_ptr<DeviceGroup> connect(Group& group) override {
+    if (shares_gpus()) return std::make_unique<StagedGroup>(*this, group);
     return checked(Code::kPeer, str("axis ", group.name(), ": NCCL cannot connect"), [&] {
       auto options = c10d::ProcessGroupNCCL::Options::create();
+      const auto store = c10::make_intrusive<GroupStore>(group);
       options->timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s_ * 1000));
-      auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(
-          c10::make_intrusive<GroupStore>(group), group.rank(), group.size(), options);
+      auto backend =
+          c10::make_intrusive<c10d::ProcessGroupNCCL>(store, group.rank(), group.size(), options);
       // Connect now, while all members are in this call, not during the first collective.
       backend->eagerConnectSingleDevice(device_);
+      store->close();
       return std::make_unique<NcclGroup>(std::move(backend), device_, group.name());
     });
   }
@@ -104,8 +164,17 @@ class CudaRuntime : public Cuda {
     });
   }
 
+  [[nodiscard]] std::string uuid(int gpu) const override {
+    return checked(Code::kUsage, str("GPU ", gpu), [&] {
+      cudaDeviceProp properties{};
+      C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, gpu));
+      return std::string(std::begin(properties.uuid.bytes), std::end(properties.uuid.bytes));
+    });
+  }
+
   [[nodiscard]] std::shared_ptr<Device> take(int gpu, double timeout_s) const override {
     return checked(Code::kUsage, str("--device cuda: GPU ", gpu), [&] {
+      set_nccl_defaults();
       at::globalContext().lazyInitDevice(at::kCUDA);
       c10::cuda::set_device(static_cast<c10::DeviceIndex>(gpu));
       return std::make_shared<CudaDevice>(gpu, timeout_s);

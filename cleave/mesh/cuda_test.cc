@@ -1,5 +1,9 @@
 #include "cleave/mesh/cuda.h"
 
+#include <functional>
+#include <string>
+#include <vector>
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -42,6 +46,56 @@ TEST(Cuda, RankThread_HasItsGpuAndReturnsItsTensors) {
     EXPECT_TRUE(at::equal(a.matmul(a.t()).to(at::kCPU),
                           at::tensor({5.0, 14.0, 14.0, 50.0}).to(at::kDouble).view({2, 2})));
     EXPECT_TRUE(axis.all_reduce(a, "test").is_cuda());
+  });
+}
+
+// As when a launcher sets neither LOCAL_RANK nor CUDA_VISIBLE_DEVICES for each rank.
+TEST(OwnGpus, SameGpuOnTwoRanks_IsRefusedWithBothRanks) {
+  const Error error = thrown_by([] {
+    run_ranks(3, [](World& world) {
+      check_own_gpus(world, std::string(16, world.rank() == 1 ? 'b' : 'a'));
+    });
+  });
+  EXPECT_EQ(error.code(), Code::kShape);
+  const std::string what = error.what();
+  EXPECT_TRUE(what.starts_with("--device cuda: ranks 0 and 2 use the same GPU; ")) << what;
+  EXPECT_NE(what.find("CLEAVE_SHARE_GPU=1"), std::string::npos) << what;
+}
+
+TEST(OwnGpus, OneForEachRank_AreAccepted) {
+  run_ranks(3, [](World& world) {
+    check_own_gpus(world, std::string(15, '\0') + static_cast<char>(world.rank()));
+  });
+  run_ranks(1, [](World& world) { check_own_gpus(world, ""); });
+}
+
+// With one rank NCCL copies at most, but it connects, runs on its stream and shuts down.
+TEST(NcclGroup, OfOneRank_KeepsTheDataOfEveryCollective) {
+  SKIP_WITHOUT_GPUS(1);
+  run_ranks(1, [](World& world) {
+    const auto device = cuda().take(0, 20);
+    const auto group = world.group({0}, "one");
+    for (const bool aborts : {false, true}) {
+      const auto nccl = device->connect(*group);
+      const at::Tensor in = at::arange(12, at::dtype(at::kFloat).device(at::kCUDA));
+      const at::Tensor out = at::zeros_like(in);
+      const std::vector<int64_t> widths{12};
+      void* const to = out.mutable_data_ptr();
+      const void* const from = in.const_data_ptr();
+      for (const std::function<DeviceWorkPtr()>& call : std::vector<std::function<DeviceWorkPtr()>>{
+               [&] { return nccl->all_reduce(from, to, 12, DType::kF32, ReduceOp::kSum); },
+               [&] { return nccl->all_gather(from, to, 1, widths, DType::kF32); },
+               [&] { return nccl->reduce_scatter(from, to, 1, widths, DType::kF32); },
+               [&] { return nccl->all_to_all(from, widths, to, widths, DType::kF32); }}) {
+        out.zero_();
+        call()->wait();
+        EXPECT_TRUE(at::equal(out, in));
+      }
+      nccl->broadcast(to, 12, DType::kF32, 0)->wait();
+      EXPECT_TRUE(at::equal(out, in));
+      EXPECT_EQ(nccl->failure(), "");
+      if (aborts) nccl->abort();
+    }
   });
 }
 

@@ -21,7 +21,7 @@ void set_num_threads(int num_threads) {
   at::set_num_threads(num_threads);
 }
 
-/// The GPU of this process: the host's ranks get one each, in rank order.
+/// The GPU of this process: the host's ranks get one each, in rank order, or share them.
 int own_gpu(const std::optional<Environment>& environment, int num_ranks, int num_gpus) {
   CLEAVE_CHECK(
       environment || num_ranks == 1, Code::kUsage,
@@ -29,7 +29,8 @@ int own_gpu(const std::optional<Environment>& environment, int num_ranks, int nu
       "launch -n ",
       num_ranks, " -- PROGRAM, or another launcher");
   if (!environment || environment->local_world_size == 1) return 0;
-  // A scheduler may make only its own GPU visible to each rank.
+  if (shares_gpus()) return environment->local_rank % num_gpus;
+  // A scheduler may make only its own GPU visible to each rank; check_own_gpus() finds out if not.
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");  // NOLINT(concurrency-mt-unsafe)
   if (num_gpus == 1 && visible != nullptr) return 0;
   cleave_require_gpus(environment->local_world_size);
@@ -55,6 +56,7 @@ void run_job(const JobOptions& options, const std::function<void(World&)>& body)
     set_num_threads(binding.num_threads());
     if (has_gpu) {
       world.use_device(cuda().take(gpu, options.ranks.timeout_s));
+      if (!shares_gpus()) check_own_gpus(world, cuda().uuid(gpu));
     }
     body(world);
   };

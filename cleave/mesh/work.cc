@@ -9,9 +9,11 @@
 
 #include "cleave/base/clock.h"
 #include "cleave/comm/api/async_group.h"
+#include "cleave/comm/api/calling_thread.h"
 #include "cleave/mesh/axis.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/runtime/step_recorder.h"
+#include "cleave/torch_internals/backward_thread.h"
 
 namespace cleave::inline mesh {
 
@@ -43,7 +45,10 @@ class WorkStarter {
       collective(*group, from, to, Call{.site = site, .shape = shape});
     };
     AsyncGroup* const async = group->async();
-    if (async != nullptr && work_.in_.is_cpu()) {
+    const bool is_on_device =
+        async != nullptr && (async->is_on_device(work_.in_.const_data_ptr()) ||
+                             async->is_on_device(work_.out_.const_data_ptr()));
+    if (async != nullptr && !is_on_device) {
       if (recorder != nullptr) {
         work_.recorded_ = recorder->start_helper(*group, begun);
         work_.done_ = async->start([run, recorded = work_.recorded_] { recorded->run(run); });
@@ -53,9 +58,16 @@ class WorkStarter {
       work_.group_ = group;
       work_.seconds_ = axis_.seconds_;
     } else {
+      const ForBlockedThread scope(is_backward_thread());
       if (async != nullptr) async->await_started();
       const double begin = recorder ? recorder->begin_call(*group, begun) : monotonic_s();
-      run();
+      if (is_on_device) {
+        work_.done_ = async->start_on_device(run);
+        work_.group_ = group;
+        work_.seconds_ = axis_.seconds_;
+      } else {
+        run();
+      }
       *axis_.seconds_ += (recorder ? recorder->end() : monotonic_s()) - begin;
     }
     return std::move(work_);

@@ -1,6 +1,8 @@
 #include "cleave/torch_internals/node.h"
 
 #include <algorithm>
+#include <memory>
+#include <type_traits>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -29,6 +31,17 @@ class CallbackNode : public torch::autograd::Node {
   Backward backward_;
 };
 
+/// A new node in the pointer type of libtorch's graphs.
+template <class SomeNode>
+auto make_node(const char* name, Backward backward) {
+  if constexpr (std::is_base_of_v<c10::intrusive_ptr_target, SomeNode>) {
+    return c10::make_intrusive<SomeNode>(name, std::move(backward));
+  } else {  // libtorch 2.11
+    return std::shared_ptr<SomeNode>(new SomeNode(name, std::move(backward)),
+                                     [](auto* node) { deleteNode(node); });
+  }
+}
+
 }  // namespace
 
 bool needs_grad(const Tensor& t) {
@@ -37,7 +50,7 @@ bool needs_grad(const Tensor& t) {
 
 void connect(const char* name, const variable_list& inputs, const variable_list& outputs,
              Backward backward) {
-  auto node = c10::make_intrusive<CallbackNode>(name, std::move(backward));
+  const auto node = make_node<CallbackNode>(name, std::move(backward));
   node->set_next_edges(torch::autograd::collect_next_edges(inputs));
   for (const Tensor& y : outputs) torch::autograd::set_history(y, node);
 }

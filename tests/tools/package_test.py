@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT / "tools/package"))
 import archives  # noqa: E402
 import check  # noqa: E402
 import container  # noqa: E402
+import gpu_pack  # noqa: E402
 import manual  # noqa: E402
 import stage  # noqa: E402
 
@@ -37,6 +38,15 @@ class Package(unittest.TestCase):
         self.assertEqual(self.glibc_of("GLIBC_2.38 GLIBCXX_3.4.30"), 38)
         with self.assertRaisesRegex(stage.Problem, "GLIBCXX_3.4.99 is needed"):
             self.glibc_of("GLIBC_2.34 GLIBCXX_3.4.99")
+
+    def test_gpu_pack_names_the_torch_of_the_build_and_is_refused_without_gpu_support(self):
+        header = self.folder / "torch/include/torch/headeronly/version.h"
+        header.parent.mkdir(parents=True)
+        header.write_text("#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR 11\n")
+        (self.folder / "CMakeCache.txt").write_text(f"CLEAVE_CUDA:STRING=AUTO\nCLEAVE_LIBTORCH:PATH={self.folder}/torch\n")
+        self.assertEqual(gpu_pack.torch_version(self.folder), "2.11")
+        with self.assertRaisesRegex(stage.Problem, "has no GPU support"):
+            gpu_pack.make_pack(self.folder, self.folder / "pack")
 
     def test_wheel_has_a_true_record_a_program_that_runs_and_the_same_bytes_each_time(self):
         paths = []

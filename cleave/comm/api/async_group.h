@@ -19,6 +19,12 @@ class AsyncGroup : public Group {
   /// in the order in which they were started. The future holds what `call` throws. `call` must own
   /// the memory that it uses, because the starting function may exit by an exception.
   virtual std::shared_future<void> start(std::function<void()> call) = 0;
+  /// Whether this is device memory, whose collectives start_on_device() starts.
+  [[nodiscard]] virtual bool is_on_device(const void* data) const = 0;
+  /// Runs `call`, which calls one collective of device memory, on the calling thread, so that a
+  /// rank queues all collectives on its device in one order. Returns when it is queued. await()
+  /// lets the device wait for it; the memory that `call` owns is kept until then.
+  virtual std::shared_future<void> start_on_device(std::function<void()> call) = 0;
   /// Waits for a started call and rethrows its exception. If the call has not begun, the waiting
   /// thread runs it.
   virtual void await(const std::shared_future<void>& done) = 0;

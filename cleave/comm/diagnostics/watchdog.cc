@@ -99,6 +99,19 @@ std::string join(const std::vector<int>& ranks) {
 
 }  // namespace
 
+bool report_if_gone(RankEndpoint& endpoint, int rank) {
+  const SharedSegment& segment = endpoint.segment();
+  const RankState state = segment.rank(rank).state.load();
+  const bool is_dead = endpoint.is_dead(rank);
+  if (!is_dead && state != RankState::kUnwound) return false;
+  endpoint.abort_for(rank,
+                     Error(Code::kPeer, str("rank ", rank, " (pid ", segment.rank(rank).pid.load(),
+                                            is_dead ? ") died " : ") ended by an exception ",
+                                            describe_place(segment, endpoint.beside(), rank),
+                                            describe_step(segment, rank))));
+  return true;
+}
+
 Watchdog::Watchdog(RankEndpoint& endpoint, const WaitTarget& awaited)
     : endpoint_(endpoint), awaited_(awaited), began_(Clock::now()), last_check_(began_) {
   if (CallThread::is_in_call()) return;
@@ -154,15 +167,7 @@ void Watchdog::check_gone(const std::vector<int>& missing) {
   const SharedSegment& segment = endpoint_.segment();
   for (const int rank : missing) {
     const RankState state = segment.rank(rank).state.load();
-    const bool is_dead = endpoint_.is_dead(rank);
-    if (is_dead || state == RankState::kUnwound) {
-      endpoint_.abort_for(
-          rank, Error(Code::kPeer, str("rank ", rank, " (pid ", segment.rank(rank).pid.load(),
-                                       is_dead ? ") died " : ") ended by an exception ",
-                                       describe_place(segment, endpoint_.beside(), rank),
-                                       describe_step(segment, rank))));
-      endpoint_.throw_stopped();
-    }
+    if (report_if_gone(endpoint_, rank)) endpoint_.throw_stopped();
     if (state != RankState::kLeft) continue;
     // It may have done its part and left just now: the second check decides.
     if (!std::exchange(has_seen_left_, true)) return;

@@ -27,6 +27,9 @@ std::vector<int> missing_ranks(const SharedSegment& segment, int rank, const Wai
 /// may wait in one and work in another (RankSlot::uses_many_threads).
 std::optional<std::pair<WaitTarget, uint32_t>> wait_of(const SharedSegment& segment, int rank);
 
+/// Records the job's failure if `rank` has died or ended by an exception; returns whether it has.
+bool report_if_gone(RankEndpoint& endpoint, int rank);
+
 /// Writes the flight log into options().flight_log_folder, because of `why`. Returns "; flight log:
 /// PATH", or "; " and why it could not be written, or "" without a folder.
 std::string save_flight_log(const RankEndpoint& endpoint, const std::string& why);

@@ -468,6 +468,28 @@ TEST(AsError, WhatOtherLibrariesThrow_IsKnownByItsText) {
   EXPECT_EQ(error_of(Error(Code::kDesync, "x")).code(), Code::kDesync);
 }
 
+// The texts are those of libtorch 2.13 and the CUDA runtime.
+TEST(AsError, OfAGpu_KeepsTheSizesOrTellsHowToFindTheCause) {
+  const auto error_of = [](const char* text) {
+    return as_error(std::make_exception_ptr(std::runtime_error(text)));
+  };
+  const Error full = error_of(
+      "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.11 GiB of "
+      "which 1.25 GiB is free. Including non-PyTorch memory, this process has 77.80 GiB memory in "
+      "use. Of the allocated memory 70.00 GiB is allocated by PyTorch.\nException raised from x");
+  EXPECT_EQ(full.code(), Code::kMemory);
+  EXPECT_STREQ(full.what(),
+               "out of memory (Tried to allocate 2.50 GiB. GPU 0 has a total "
+               "capacity of 79.11 GiB of which 1.25 GiB is free)");
+  const Error failed = error_of(
+      "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be "
+      "asynchronously reported at some other API call");
+  EXPECT_EQ(failed.code(), Code::kBug);
+  EXPECT_STREQ(failed.what(),
+               "the device failed: CUDA error: an illegal memory access was encountered; to see in "
+               "which operation, set CUDA_LAUNCH_BLOCKING=1");
+}
+
 // Found by cleave-fault: a folder that could not be opened for lack of descriptors was reported as
 // a bug.
 TEST(AsError, FolderThatCannotBeOpened_IsAFileOperationsError) {

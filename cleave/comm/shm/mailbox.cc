@@ -79,6 +79,8 @@ void Mailbox::drain(int from) {
     if (is_new) {
       message.header = chunk.header;
       message.note = chunk.note;
+      if (chunk.message_bytes > 0) message.data = std::exchange(spare_, {});
+      message.data.clear();
       message.data.reserve(chunk.message_bytes);
     }
     message.data.insert(message.data.end(), chunk.data, chunk.data + chunk.bytes);
@@ -90,6 +92,11 @@ void Mailbox::drain(int from) {
     if (ring.num_waiting_senders.load(std::memory_order_seq_cst) != 0) futex_wake_all(ring.tail);
     if (endpoint_->replicator() != nullptr) endpoint_->replicator()->acknowledge(from, number);
   }
+}
+
+void Mailbox::recycle(std::vector<std::byte>&& data) {
+  const std::lock_guard lock(receive_mutex_);
+  if (data.capacity() > spare_.capacity()) spare_ = std::move(data);
 }
 
 bool Mailbox::pop(int from, uint32_t group, Message& message) {

@@ -13,6 +13,7 @@
 #include <system_error>
 #include <unistd.h>
 
+#include "cleave/comm/api/calling_thread.h"
 #include "cleave/comm/api/operation.h"
 #include "cleave/comm/diagnostics/flight_log.h"
 
@@ -37,6 +38,24 @@ void publish_cpus(RankSlot& slot) {
   }
 }
 
+/// The first sentences of the first line of a text, without the last full stop.
+std::string_view first_sentences(std::string_view text, int count) {
+  text = text.substr(0, text.find('\n'));
+  size_t end = 0;
+  for (int sentence = 0; sentence < count && end != std::string_view::npos; ++sentence) {
+    end = text.find(". ", end + 1);
+  }
+  text = text.substr(0, end);
+  if (text.ends_with('.')) text.remove_suffix(1);
+  return text;
+}
+
+/// Whether libtorch reports with this text that a GPU or its libraries have failed.
+bool is_gpu_failure(std::string_view text) {
+  return text.starts_with("CUDA error: ") || text.starts_with("cuDNN error: ") ||
+         text.starts_with("CUDA driver error: ");
+}
+
 }  // namespace
 
 Error as_error(const std::exception_ptr& caught) {
@@ -58,11 +77,20 @@ Error as_error(const std::exception_ptr& caught) {
   } catch (const std::exception& error) {
     const std::string_view text = error.what();
     // libtorch's allocators have no common exception type.
-    for (const std::string_view sign : {"can't allocate memory", "out of memory"}) {
+    // Of a GPU's, only the second and third sentence give the size and the GPU's memory.
+    for (const auto& [sign, count] :
+         {std::pair<std::string_view, int>{"can't allocate memory", 1}, {"out of memory", 3}}) {
       const size_t at = text.find(sign);
       if (at == std::string_view::npos) continue;
-      const std::string_view rest = text.substr(at, text.find_first_of(".\n", at) - at);
-      return Error(Code::kMemory, str("out of memory (", rest, ")"));
+      const std::string_view rest = first_sentences(text.substr(at), count);
+      const size_t details = rest.find(". ");
+      return Error(Code::kMemory,
+                   str("out of memory (",
+                       details == std::string_view::npos ? rest : rest.substr(details + 2), ")"));
+    }
+    if (is_gpu_failure(text)) {
+      return Error(Code::kBug, str("the device failed: ", text.substr(0, text.find('\n')),
+                                   "; to see in which operation, set CUDA_LAUNCH_BLOCKING=1"));
     }
     // libtorch appends a backtrace.
     return Error(Code::kBug, str(text.substr(0, text.find("\nException raised from "))));
@@ -180,7 +208,7 @@ void RankEndpoint::end_call_threads() {
 }
 
 void RankEndpoint::note_thread() const {
-  if (CallThread::is_in_call()) return;
+  if (CallThread::is_in_call() || ForBlockedThread::is_active()) return;
   const auto self = static_cast<uint64_t>(pthread_self());
   uint64_t known = slot().user_thread.load(std::memory_order_relaxed);
   if (known == self) return;

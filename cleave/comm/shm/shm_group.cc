@@ -1,6 +1,7 @@
 #include "cleave/comm/shm/shm_group.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <numeric>
 
@@ -73,8 +74,13 @@ ShmGroup::ShmGroup(std::shared_ptr<RankEndpoint> endpoint, std::shared_ptr<Mailb
       sync_(endpoint_, parts.index, rank()),
       mailbox_(std::move(mailbox)),
       device_(parts.device),
+      monitor_(parts.monitor),
       num_sent_(parts.ranks.size()),
       num_received_(parts.ranks.size()) {}
+
+ShmGroup::~ShmGroup() {
+  if (device_group_) monitor_->remove(*device_group_);
+}
 
 std::shared_future<void> ShmGroup::start(std::function<void()> call) {
   if (thread_ == nullptr) thread_ = &sync_.endpoint().make_call_thread();
@@ -82,11 +88,51 @@ std::shared_future<void> ShmGroup::start(std::function<void()> call) {
 }
 
 void ShmGroup::await(const std::shared_future<void>& done) {
+  const bool is_on_device = done.wait_for(std::chrono::seconds(0)) == std::future_status::deferred;
+  if (is_on_device) return done.get();
   thread_->await(done);
 }
 
 void ShmGroup::await_started() {
   if (thread_ != nullptr) thread_->await_all();
+}
+
+std::shared_future<void> ShmGroup::start_on_device(std::function<void()> call) {
+  struct Queued {
+    std::function<void()> call;  // owns the memory, so it ends last
+    DeviceWorkPtr work;
+  };
+  const auto queued = std::make_shared<Queued>(Queued{.call = std::move(call), .work = nullptr});
+  queued_ = &queued->work;
+  try {
+    queued->call();
+  } catch (...) {
+    queued_ = nullptr;
+    throw;
+  }
+  queued_ = nullptr;
+  const auto finish = [this, queued] {
+    if (queued->work) await_work(*queued->work);
+    *queued = {};
+  };
+  return std::async(std::launch::deferred, finish).share();
+}
+
+void ShmGroup::await_work(DeviceWork& work) {
+  try {
+    work.wait();
+  } catch (const Error&) {
+    sync_.endpoint().check();  // a failure of the job ends the device's collectives, too
+    throw;
+  }
+}
+
+void ShmGroup::finish_on_device(DeviceWorkPtr work) {
+  if (queued_ != nullptr) {
+    *queued_ = std::move(work);
+  } else if (work) {
+    await_work(*work);
+  }
 }
 
 bool ShmGroup::is_single() const {
@@ -106,7 +152,10 @@ void ShmGroup::copy_single(const void* in, void* out, int64_t bytes) const {
 
 DeviceGroup* ShmGroup::device_for(const void* in, const void* out) {
   if (!is_on_device(in) && !is_on_device(out)) return nullptr;
-  if (!device_group_) device_group_ = device_->connect(*this);
+  if (!device_group_) {
+    device_group_ = device_->connect(*this);
+    monitor_->add(*device_group_);
+  }
   return device_group_.get();
 }
 
@@ -155,7 +204,7 @@ void ShmGroup::all_reduce(const void* in, void* out, int64_t count, DType dtype,
   const int64_t sum_bytes = count * item_bytes(accumulator_of(dtype));
   if (device != nullptr) {
     sync_.agree();
-    device->all_reduce(in, out, count, dtype, op);
+    finish_on_device(device->all_reduce(in, out, count, dtype, op));
   } else if (HostLinks* const links = agree_on_links(sum_bytes, [&](const HostLayout& layout) {
                return layout.pays_to_sum(sum_bytes);
              })) {
@@ -182,7 +231,7 @@ void ShmGroup::all_gather(const void* in, void* out, int64_t rows, std::span<con
               {in, out});
   if (device != nullptr) {
     sync_.agree();
-    device->all_gather(in, out, rows, widths, dtype);
+    finish_on_device(device->all_gather(in, out, rows, widths, dtype));
   } else if (HostLinks* const links =
                  agree_on_links(rows * blocks.whole_row_bytes(), [&](const HostLayout& layout) {
                    return layout.pays_to_gather(largest_host_bytes(layout, blocks));
@@ -213,7 +262,7 @@ void ShmGroup::reduce_scatter(const void* in, void* out, int64_t rows,
   sync_.begin(operation, {in, out});
   if (device != nullptr) {
     sync_.agree();
-    device->reduce_scatter(in, out, rows, widths, dtype);
+    finish_on_device(device->reduce_scatter(in, out, rows, widths, dtype));
   } else if (HostLinks* const links = agree_on_links(sum_bytes, [&](const HostLayout& layout) {
                return layout.pays_to_sum(sum_bytes);
              })) {
@@ -238,7 +287,7 @@ void ShmGroup::broadcast(void* data, int64_t count, DType dtype, int root, const
               {data, data});
   if (device != nullptr) {
     sync_.agree();
-    device->broadcast(data, count, dtype, root);
+    finish_on_device(device->broadcast(data, count, dtype, root));
   } else if (HostLinks* const links = agree_on_links(
                  bytes, [&](const HostLayout& layout) { return layout.pays_to_gather(bytes); })) {
     host_broadcast(*links, root, span);
@@ -267,7 +316,7 @@ void ShmGroup::all_to_all(const void* in, std::span<const int64_t> send_counts, 
               {in, out});
   if (device != nullptr) {
     agree_on_all_to_all(sync_, {send, recv});
-    device->all_to_all(in, send_counts, out, recv_counts, dtype);
+    finish_on_device(device->all_to_all(in, send_counts, out, recv_counts, dtype));
   } else {
     // Only the members together know the sizes, so all calls use the links if there are any.
     if (!knows_hosts_) {
@@ -292,12 +341,13 @@ void ShmGroup::send(const void* data, int64_t count, DType dtype, int to, const 
   const uint64_t number = log_begin(endpoint.slot(), head.header, call.site);
   endpoint.check();
   const auto bytes = static_cast<size_t>(count * item_bytes(dtype));
-  std::vector<std::byte> copied;  // messages are buffered in CPU memory
-  if (is_on_device(data)) {
-    copied.resize(bytes);
-    device_->copy(copied.data(), data, bytes);
+  const std::byte* from = bytes_of(data);
+  if (is_on_device(data)) {  // messages are buffered in CPU memory
+    std::byte* const copy = copied_.get(*device_, bytes);
+    device_->copy(copy, data, bytes);
+    from = copy;
   }
-  mailbox_->send(ranks()[peer], head, {copied.empty() ? bytes_of(data) : copied.data(), bytes});
+  mailbox_->send(ranks()[peer], head, {from, bytes});
   log_end(endpoint.slot(), number);
 }
 
@@ -314,7 +364,7 @@ void ShmGroup::recv(void* data, int64_t count, DType dtype, int from, const Call
   fill_note(own.note, operation);
   const uint64_t number = log_begin(endpoint.slot(), own.header, call.site);
   endpoint.check();
-  const Message message = mailbox_->receive(ranks()[peer], sync_.group());
+  Message message = mailbox_->receive(ranks()[peer], sync_.group());
   if (message.header.dtype != own.header.dtype || message.header.count != own.header.count ||
       message.header.shape_hash != own.header.shape_hash) {
     sync_.fail_desync(str("ranks ", ranks()[peer], " and ", endpoint.rank(), " differ on axis ",
@@ -328,6 +378,7 @@ void ShmGroup::recv(void* data, int64_t count, DType dtype, int from, const Call
   } else if (!message.data.empty()) {
     std::memcpy(data, message.data.data(), message.data.size());
   }
+  mailbox_->recycle(std::move(message.data));
   log_end(endpoint.slot(), number);
 }
 

@@ -7,6 +7,7 @@
 #include "cleave/comm/api/device.h"
 #include "cleave/comm/hosts/host_links.h"
 #include "cleave/comm/shm/collective_sync.h"
+#include "cleave/comm/shm/device_monitor.h"
 #include "cleave/comm/shm/mailbox.h"
 
 namespace cleave::inline comm {
@@ -18,15 +19,17 @@ class ShmGroup : public AsyncGroup {
   /// What a group is made of.
   struct Parts {
     std::string name;
-    std::vector<int> ranks;            // world ranks, ascending
-    uint32_t index;                    // in the shared segment
-    std::shared_ptr<Device> device{};  // nullptr if all memory is CPU memory
+    std::vector<int> ranks;                    // world ranks, ascending
+    uint32_t index;                            // in the shared segment
+    std::shared_ptr<Device> device{};          // nullptr if all memory is CPU memory
+    std::shared_ptr<DeviceMonitor> monitor{};  // with a device
     // In a job on several hosts: this rank's access to its host's segment; nullptr if it is alone.
     std::shared_ptr<RankEndpoint> host{};
     std::shared_ptr<HostNetwork> network{};  // nullptr: only the job's connections
   };
   ShmGroup(std::shared_ptr<RankEndpoint> endpoint, std::shared_ptr<Mailbox> mailbox,
            const Parts& parts);
+  ~ShmGroup() override;
 
   void barrier(const Call& call) override;
   void all_reduce(const void* in, void* out, int64_t count, DType dtype, ReduceOp op,
@@ -44,15 +47,20 @@ class ShmGroup : public AsyncGroup {
   std::shared_future<void> start(std::function<void()> call) override;
   void await(const std::shared_future<void>& done) override;
   void await_started() override;
+  [[nodiscard]] bool is_on_device(const void* data) const override {
+    return device_ != nullptr && device_->holds(data);
+  }
+  std::shared_future<void> start_on_device(std::function<void()> call) override;
 
  private:
   /// Whether the group has one rank. Throws if it has and the job has failed.
   [[nodiscard]] bool is_single() const;
   /// The collective of a group of one rank: a copy, unless in place.
   void copy_single(const void* in, void* out, int64_t bytes) const;
-  [[nodiscard]] bool is_on_device(const void* data) const {
-    return device_ != nullptr && device_->holds(data);
-  }
+  /// Ends a collective of device memory: waits for its work, or leaves it to start_on_device().
+  void finish_on_device(DeviceWorkPtr work);
+  /// DeviceWork::wait(). If the job has failed, throws the cause.
+  void await_work(DeviceWork& work);
   /// The device group for this memory, connected on first use; nullptr for CPU memory. `in` or
   /// `out` may be nullptr.
   DeviceGroup* device_for(const void* in, const void* out);
@@ -71,8 +79,11 @@ class ShmGroup : public AsyncGroup {
   std::unique_ptr<HostLinks> links_;  // nullptr if the group does not use any
   std::shared_ptr<Mailbox> mailbox_;
   std::shared_ptr<Device> device_;
+  std::shared_ptr<DeviceMonitor> monitor_;
   std::unique_ptr<DeviceGroup> device_group_;
-  CallThread* thread_ = nullptr;  // owned by the endpoint; made by the first start()
+  DeviceWorkPtr* queued_ = nullptr;  // inside start_on_device(): takes the work of the call
+  DeviceCopyBuffer copied_;          // of messages
+  CallThread* thread_ = nullptr;     // owned by the endpoint; made by the first start()
   std::vector<uint64_t> num_sent_, num_received_;  // by member
 };
 

@@ -56,6 +56,13 @@ void ShmWorld::abort(const Error& cause) {
   if (network_) network_->note_failure(first ? first->code : cause.code());
 }
 
+void ShmWorld::use_device(std::shared_ptr<Device> device) {
+  device_ = std::move(device);
+  if (device_ && !monitor_) {
+    monitor_ = std::make_shared<DeviceMonitor>(job_.endpoint, host_ ? host_->endpoint : nullptr);
+  }
+}
+
 void ShmWorld::note_step(int64_t step) {
   job_.endpoint->slot().step.store(step, std::memory_order_relaxed);
   if (host_) host_->endpoint->slot().step.store(step, std::memory_order_relaxed);
@@ -96,6 +103,7 @@ std::shared_ptr<Group> ShmWorld::group(const std::vector<int>& ranks, const std:
                                                     .ranks = ranks,
                                                     .index = index,
                                                     .device = device_,
+                                                    .monitor = monitor_,
                                                     .host = host_ ? host_->endpoint : nullptr,
                                                     .network = network_});
 }

@@ -8,6 +8,7 @@
 #include "cleave/comm/api/device.h"
 #include "cleave/comm/api/world.h"
 #include "cleave/comm/hosts/host_network.h"
+#include "cleave/comm/shm/device_monitor.h"
 #include "cleave/comm/shm/mailbox.h"
 #include "cleave/comm/shm/rank_endpoint.h"
 
@@ -43,7 +44,7 @@ class ShmWorld : public World {
 
   /// Groups made from now on also accept memory of this rank's device. Either all ranks have a
   /// device or none.
-  void use_device(std::shared_ptr<Device> device) override { device_ = std::move(device); }
+  void use_device(std::shared_ptr<Device> device) override;
 
  private:
   /// This rank's access to a segment.
@@ -61,6 +62,7 @@ class ShmWorld : public World {
   std::optional<Access> host_;  // after job_: leaving the host's segment comes first
   std::shared_ptr<HostNetwork> network_;
   std::shared_ptr<Device> device_;                  // nullptr: CPU memory only
+  std::shared_ptr<DeviceMonitor> monitor_;          // with a device
   std::map<std::vector<int>, int64_t> num_groups_;  // made so far, by their ranks
 };
 

@@ -1,0 +1,25 @@
+#pragma once
+
+namespace cleave::inline comm {
+
+/// Scope of collectives that a thread calls for another thread of its rank, which is blocked until
+/// they end: libtorch runs backward functions of device tensors on a thread of its own. Without
+/// this scope, a rank of which two threads communicate is not part of a deadlock cycle, because
+/// either may end the wait of the other.
+class ForBlockedThread {
+ public:
+  /// Begins the scope if `is_blocked`, that is if another thread waits for the calling one.
+  explicit ForBlockedThread(bool is_blocked) : before_(active_) { active_ = active_ || is_blocked; }
+  ~ForBlockedThread() { active_ = before_; }
+  ForBlockedThread(const ForBlockedThread&) = delete;
+  ForBlockedThread& operator=(const ForBlockedThread&) = delete;
+
+  /// Whether the calling thread is inside such a scope.
+  static bool is_active() { return active_; }
+
+ private:
+  static inline thread_local bool active_ = false;
+  bool before_;
+};
+
+}  // namespace cleave::inline comm
