@@ -8,8 +8,12 @@
 #include "cleave/nn/cross_entropy.h"
 #include "cleave/nn/dropout.h"
 #include "cleave/nn/initial_value.h"
+#include "cleave/nn/mlp.h"
+#include "cleave/nn/norm.h"
+#include "cleave/nn/rotary.h"
 #include "cleave/optim/optimizer.h"
 #include "cleave/parallel/gradients.h"
+#include "cleave/runtime/kernel_switches.h"
 #include "tests/support/fiber_kernels.h"
 #include "tests/support/ranks.h"
 
@@ -165,6 +169,34 @@ TEST(DeviceCrossEntropy, ShardedClasses_HaveTheLossAndGradientInDoublePrecision)
       EXPECT_EQ(kernels.launches(), 2 * tp);
     }
   }
+}
+
+/// Launches of each kernel that a switch turns off.
+int launches_of_all() {
+  const FiberKernels kernels;
+  const DTensor x(numbers({2, 8}, 1).to(at::kFloat), Axis(), Replicate{});
+  (void)dropout_mask(x, 0.1, "here", training());
+  Parameter weight({4}, Init::normal(1));
+  (void)initial_value_on(at::kCPU, weight, 3, at::kFloat);
+  (void)rms_norm(x.local(), at::ones({8}), 1e-5);
+  (void)gated(Activation::kSilu, x.local(), x.local());
+  (void)activate(Activation::kGeluTanh, x.local());
+  (void)cross_entropy(x, at::zeros({2}, at::kLong));
+  const Tensor heads = x.local().view({1, 1, 2, 8});
+  (void)apply_rotary(heads, {.cos = at::ones({2, 4}), .sin = at::zeros({2, 4})});
+  const Parameters parameters = parameters_of();
+  (void)gradient_norm(parameters, Axis());
+  Optimizer(parameters, {}).step(0.1);
+  return kernels.launches();
+}
+
+TEST(PlainKernels, All_LaunchesNothingOnADeviceWithKernels) {
+  EXPECT_EQ(launches_of_all(), 10);  // the norm of gradients takes two
+  set_plain_kernels("all");
+  EXPECT_EQ(launches_of_all(), 0);
+  set_plain_kernels("random");
+  EXPECT_EQ(launches_of_all(), 8);
+  set_plain_kernels("");
 }
 
 }  // namespace
