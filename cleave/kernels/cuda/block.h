@@ -62,7 +62,7 @@ CLEAVE_DEVICE void store_number(float value, uint16_t* to) {
 /// aligned to their size.
 inline constexpr int kQuad = 4;
 struct Quad {
-  float at[kQuad];
+  float at[kQuad]{};
 };
 
 /// The first `count` of a quad; zeros for the others.
@@ -127,7 +127,8 @@ class Row {
 /// Calls work(i) for the first column of each quad of a row that this thread has.
 template <class Block, class Work>
 CLEAVE_DEVICE void for_quads(const Block& block, int64_t width, const Work& work) {
-  for (int64_t i = kQuad * block.thread(); i < width; i += kQuad * block.threads()) work(i);
+  const int64_t step = int64_t{kQuad} * block.threads();
+  for (int64_t i = int64_t{kQuad} * block.thread(); i < width; i += step) work(i);
 }
 
 /// combine(.. combine(a_0, a_1) ..) of the values of all threads, on every thread, in an order that
@@ -145,7 +146,7 @@ CLEAVE_DEVICE T over_block(const Block& block, T value, const Combine& combine) 
   return total;
 }
 /// Shared memory of over_block().
-inline constexpr int64_t kOverBlockBytes = kMostThreads / kWarp * 8;
+inline constexpr int64_t kOverBlockBytes = int64_t{8} * kMostThreads / kWarp;
 
 /// A grid in which each thread has one quad of `count` elements.
 constexpr Grid grid_of_quads(int64_t count) {

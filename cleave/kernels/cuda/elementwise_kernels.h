@@ -127,10 +127,7 @@ struct GeluKernel {
     const FlatQuad<T> at(block, size);
     if (at.count <= 0) return;
     Quad x = at.load(job.x);
-    for (int k = 0; k < kQuad; ++k) {
-      const float v = x.at[k];
-      x.at[k] = v * sigmoid_of(v * (kGeluSlope + kGeluCurve * v * v));
-    }
+    for (float& v : x.at) v *= sigmoid_of(v * (kGeluSlope + kGeluCurve * v * v));
     at.store(x, job.y);
   }
 };

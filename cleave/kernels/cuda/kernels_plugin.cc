@@ -11,7 +11,7 @@ namespace {
 /// Its constructor runs when libcleave_cuda is loaded.
 struct Registration {
   Registration() { set_device_kernels(at::kCUDA, &cuda_kernels()); }
-} const registration;
+} registration;
 
 }  // namespace
 

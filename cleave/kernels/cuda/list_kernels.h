@@ -14,8 +14,8 @@ template <class Listed>
 struct TensorList {
   static constexpr size_t kMost = 3600 / (sizeof(Listed) + sizeof(int64_t));
   int num_tensors = 0;
-  Listed tensors[kMost];
-  int64_t first_block[kMost + 1];  ///< of each tensor; then the number of blocks
+  Listed tensors[kMost]{};
+  int64_t first_block[kMost + 1]{};  ///< of each tensor; then the number of blocks
 };
 
 /// The part of a tensor that a block of a TensorList's launch has.
@@ -51,10 +51,10 @@ struct SquaresKernel {
   CLEAVE_DEVICE static double own_squares(const Block& block, const T* data, const ListPart& part) {
     const bool is_aligned = is_quad_aligned(data);
     double sum = 0;
-    for (int64_t i = part.begin + kQuad * block.thread(); i < part.end;
-         i += kQuad * block.threads()) {
+    const int64_t stride = int64_t{kQuad} * block.threads();
+    for (int64_t i = part.begin + int64_t{kQuad} * block.thread(); i < part.end; i += stride) {
       const Quad quad = load_quad(data + i, part.end - i, is_aligned);
-      for (int k = 0; k < kQuad; ++k) sum += double{quad.at[k]} * double{quad.at[k]};
+      for (const float v : quad.at) sum += double{v} * double{v};
     }
     return sum;
   }
@@ -109,8 +109,8 @@ struct AdamKernel {
     const bool is_aligned = is_quad_aligned(t.weight) && is_quad_aligned(t.exp_avg) &&
                             is_quad_aligned(t.exp_avg_sq) && is_quad_aligned(t.bf16_weight) &&
                             (t.is_bf16_gradient ? is_quad_aligned(narrow) : is_quad_aligned(wide));
-    for (int64_t i = part.begin + kQuad * block.thread(); i < part.end;
-         i += kQuad * block.threads()) {
+    const int64_t stride = int64_t{kQuad} * block.threads();
+    for (int64_t i = part.begin + int64_t{kQuad} * block.thread(); i < part.end; i += stride) {
       const int64_t count = part.end - i;
       const Quad g = t.is_bf16_gradient ? load_quad(narrow + i, count, is_aligned)
                                         : load_quad(wide + i, count, is_aligned);

@@ -17,8 +17,8 @@ struct RmsNormKernel {
     const Row<T> y(static_cast<T*>(job.y), block.index(), job.width);
     float squares = 0;
     for_quads(block, job.width, [&](int64_t i) {
-      const Quad v = x.load(i);
-      for (int k = 0; k < kQuad; ++k) squares += v.at[k] * v.at[k];
+      const Quad quad = x.load(i);
+      for (const float v : quad.at) squares += v * v;
     });
     const float mean = sum_over_block(block, squares) / static_cast<float>(job.width);
     const float scale = 1 / std::sqrt(mean + static_cast<float>(job.eps));
@@ -43,8 +43,8 @@ struct LayerNormKernel {
     const Row<T> y(static_cast<T*>(job.y), block.index(), job.width);
     float sum = 0;
     for_quads(block, job.width, [&](int64_t i) {
-      const Quad v = x.load(i);
-      for (int k = 0; k < kQuad; ++k) sum += v.at[k];
+      const Quad quad = x.load(i);
+      for (const float v : quad.at) sum += v;
     });
     const float mean = sum_over_block(block, sum) / static_cast<float>(job.width);
     float squares = 0;
