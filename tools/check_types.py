@@ -11,6 +11,7 @@ import sys
 import cpp_source
 
 NAME = re.compile(r"\b(?:class|struct|union|enum(?:\s+class|\s+struct)?)\s+(?:\[\[[^\]]*\]\]\s*)?([A-Za-z_]\w*(?:::\w+)*)")
+TEMPLATE = re.compile(r"\btemplate\s*<(?:[^<>]|<[^<>]*>)*>")
 SPECIALIZATION = re.compile(r"^\s*template\s*<\s*>|\b(?:class|struct)\s+\w+\s*<")
 # Compiled instead of each other: programs of their own, and files that CMake chooses between.
 PROGRAMS = re.compile(r"^(examples|bench|tests)/|_test\.cc$|_plugin\.cc$")
@@ -30,7 +31,7 @@ def types_of(scope, prefix=""):
             if name and name.group(1).strip():
                 yield from types_of(statement.scope, f"{prefix}{inner}::" if inner else prefix)
         elif statement.scope.kind in ("class", "enum") and not SPECIALIZATION.search(statement.text):
-            name = NAME.search(statement.text)
+            name = NAME.search(TEMPLATE.sub("", statement.text))
             if name:
                 yield prefix + name.group(1), statement.line
                 yield from types_of(statement.scope, f"{prefix}{name.group(1)}::")

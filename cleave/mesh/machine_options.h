@@ -44,7 +44,7 @@ inline Row plain_kernels(std::string* target) {
       "plain-kernels",
       "LIST",
       "use libtorch for these kernels, with commas and no spaces between them: attention, norm, "
-      "gate, rotary, loss, few-rows, panels, adam; or all",
+      "gate, rotary, loss, few-rows, panels, adam, random; or all",
       "none",
       {},
       kMustMatch};

@@ -8,7 +8,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/record_function.h>
 
-#include "cleave/kernels/cpu/adam.h"
+#include "cleave/kernels/device.h"
 #include "cleave/nn/gradient_state.h"
 #include "cleave/optim/muon.h"
 #include "cleave/runtime/kernel_switches.h"
@@ -89,6 +89,63 @@ Tensor compute_copy(const Parameter& p) {
 
 bool is_of(const Tensor& t, at::ScalarType type) {
   return t.scalar_type() == type && t.is_contiguous();
+}
+
+/// What Cleave's kernels for Adam read and write.
+struct FusedTensors {
+  Tensor leaf, gradient, exp_avg, exp_avg_sq;
+  Tensor read;  // the bf16 copy that forward reads, or undefined
+};
+
+/// Empty if the kernels do not support the state.
+std::optional<FusedTensors> fused_tensors(const Optimizer::State& state) {
+  const FusedTensors t{.leaf = state.parameter->leaf().detach(),
+                       .gradient = state.parameter->leaf().grad().contiguous(),
+                       .exp_avg = state.exp_avg,
+                       .exp_avg_sq = state.exp_avg_sq,
+                       .read = compute_copy(*state.parameter)};
+  const at::ScalarType type = t.gradient.scalar_type();
+  if (!is_on(Kernel::kAdam) || !t.exp_avg.defined() || !is_of(t.leaf, at::kFloat) ||
+      !(type == at::kBFloat16 || type == at::kFloat) || !is_of(t.exp_avg, at::kFloat) ||
+      !is_of(t.exp_avg_sq, at::kFloat) || (t.read.defined() && !is_of(t.read, at::kBFloat16))) {
+    return std::nullopt;
+  }
+  return t;
+}
+
+/// Null for an undefined tensor.
+uint16_t* bf16_data(const Tensor& t) {
+  return t.defined() ? static_cast<uint16_t*>(t.mutable_data_ptr()) : nullptr;
+}
+
+/// `update` is an Optimizer::Update.
+template <class Update>
+AdamRule rule_of(const OptimizerOptions& options, const Update& update, int64_t step) {
+  return {.is_decoupled = options.kind != Kind::kAdam,
+          .lr = update.lr,
+          .beta1 = options.beta1,
+          .beta2 = options.beta2,
+          .eps = options.eps,
+          .weight_decay = update.weight_decay,
+          .gradient_scale = update.gradient_scale,
+          .step = step};
+}
+
+void step_on_device(const std::vector<FusedTensors>& tensors, const AdamRule& rule) {
+  if (tensors.empty()) return;
+  std::vector<AdamTensor> list;
+  for (const FusedTensors& t : tensors) {
+    list.push_back({.weight = t.leaf.mutable_data_ptr<float>(),
+                    .gradient = t.gradient.const_data_ptr(),
+                    .exp_avg = t.exp_avg.mutable_data_ptr<float>(),
+                    .exp_avg_sq = t.exp_avg_sq.mutable_data_ptr<float>(),
+                    .bf16_weight = bf16_data(t.read),
+                    .count = t.leaf.numel(),
+                    .is_bf16_gradient = t.gradient.scalar_type() == at::kBFloat16});
+  }
+  const Tensor& leaf = tensors[0].leaf;
+  const Tensor scale = at::full({1}, rule.gradient_scale, leaf.options());
+  device_kernels(leaf)->adam(list, rule, scale.const_data_ptr<float>());
 }
 
 // Bytes of leaves that libtorch steps together.
@@ -187,11 +244,18 @@ int64_t Optimizer::step_bytes() const {
 
 void Optimizer::step_group(const std::vector<size_t>& group, const Update& update) {
   std::vector<const State*> left;
+  std::vector<FusedTensors> on_device;
   for (const size_t i : group) {
     const State& s = states_[i];
     if (s.parameter->leaf().numel() == 0) continue;  // this rank holds nothing of it
-    if (!step_fused(s, update)) left.push_back(&s);
+    if (device_kernels(s.parameter->leaf()) == nullptr) {
+      if (!step_fused(s, update)) left.push_back(&s);
+      continue;
+    }
+    const auto fused = fused_tensors(s);
+    fused ? on_device.push_back(*fused) : left.push_back(&s);
   }
+  step_on_device(on_device, rule_of(options_, update, num_steps_));
   if (left.empty()) return;
   // Scaled gradients, and those of another type, are copies: make some at a time, not all, to save
   // memory.
@@ -212,34 +276,19 @@ void Optimizer::step_group(const std::vector<size_t>& group, const Update& updat
 }
 
 bool Optimizer::step_fused(const State& state, const Update& update) const {
-  const Tensor leaf = state.parameter->leaf().detach();
-  const Tensor gradient = state.parameter->leaf().grad().contiguous();
-  const Tensor read = compute_copy(*state.parameter);
-  const bool has_bf16_gradient = gradient.scalar_type() == at::kBFloat16;
-  if (!is_on(Kernel::kAdam) || !has_moments() || !leaf.is_cpu() || !is_of(leaf, at::kFloat) ||
-      !(has_bf16_gradient || gradient.scalar_type() == at::kFloat) ||
-      !is_of(state.exp_avg, at::kFloat) || !is_of(state.exp_avg_sq, at::kFloat) ||
-      (read.defined() && !is_of(read, at::kBFloat16))) {
-    return false;
-  }
+  const auto t = fused_tensors(state);
+  if (!t || !t->leaf.is_cpu()) return false;
   AdamRun run;
-  run.weight = leaf.mutable_data_ptr<float>();
-  run.gradient = gradient.const_data_ptr();
-  run.is_bf16_gradient = has_bf16_gradient;
-  run.exp_avg = state.exp_avg.mutable_data_ptr<float>();
-  run.exp_avg_sq = state.exp_avg_sq.mutable_data_ptr<float>();
-  if (read.defined()) run.bf16_weight = static_cast<uint16_t*>(read.mutable_data_ptr());
-  const AdamRule rule{.is_decoupled = options_.kind != Kind::kAdam,
-                      .lr = update.lr,
-                      .beta1 = options_.beta1,
-                      .beta2 = options_.beta2,
-                      .eps = options_.eps,
-                      .weight_decay = update.weight_decay,
-                      .gradient_scale = update.gradient_scale,
-                      .step = num_steps_};
+  run.weight = t->leaf.mutable_data_ptr<float>();
+  run.gradient = t->gradient.const_data_ptr();
+  run.is_bf16_gradient = t->gradient.scalar_type() == at::kBFloat16;
+  run.exp_avg = t->exp_avg.mutable_data_ptr<float>();
+  run.exp_avg_sq = t->exp_avg_sq.mutable_data_ptr<float>();
+  run.bf16_weight = bf16_data(t->read);
+  const AdamRule rule = rule_of(options_, update, num_steps_);
   at::RecordFunction record(at::RecordScope::USER_SCOPE);
   if (record.isActive()) record.before("cleave::adam");
-  at::parallel_for(0, leaf.numel(), kGrain,
+  at::parallel_for(0, t->leaf.numel(), kGrain,
                    [&](int64_t begin, int64_t end) { adam_range(run, rule, begin, end); });
   return true;
 }

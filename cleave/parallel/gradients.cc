@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/kernels/cpu/fused.h"
+#include "cleave/kernels/device.h"
 #include "cleave/layout/shard_geometry.h"
 #include "cleave/nn/gradient_state.h"
 #include "cleave/runtime/kernel_switches.h"
@@ -101,10 +102,15 @@ std::vector<Tensor> counted_pieces(const Parameter& p, const Tensor& grad) {
 
 /// Norms in fp64, read together: on a device, each read waits for it.
 std::vector<double> norms_of(const std::vector<Tensor>& pieces, double power) {
+  if (pieces.empty()) return {};
+  const bool has_kernels = std::ranges::all_of(
+      pieces, [](const Tensor& piece) { return device_kernels(piece) != nullptr; });
+  if (power == 2 && has_kernels && is_on(Kernel::kNorm)) {
+    return l2_norms(*device_kernels(pieces[0]), pieces);
+  }
   std::vector<Tensor> norms;
   norms.reserve(pieces.size());
   for (const Tensor& piece : pieces) norms.push_back(norm_of(piece, power));
-  if (norms.empty()) return {};
   const Tensor all = at::stack(norms).to(at::kCPU);
   const double* values = all.const_data_ptr<double>();
   return {values, values + norms.size()};

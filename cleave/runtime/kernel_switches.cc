@@ -11,7 +11,7 @@ namespace cleave::inline runtime {
 namespace {
 
 constexpr std::array<std::string_view, kNumKernels> kNames{
-    "attention", "norm", "gate", "rotary", "loss", "few-rows", "panels", "adam"};
+    "attention", "norm", "gate", "rotary", "loss", "few-rows", "panels", "adam", "random"};
 std::array<std::atomic<bool>, kNumKernels> off{};
 std::atomic<Gemm> chosen{Gemm::kMkl};
 

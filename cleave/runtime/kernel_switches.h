@@ -18,16 +18,26 @@ void set_gemm(Gemm gemm);
 Gemm gemm();
 
 /// Cleave's fused kernels. Each can be replaced by libtorch's operations (plain kernels).
-enum class Kernel : uint8_t { kAttention, kNorm, kGate, kRotary, kLoss, kFewRows, kPanels, kAdam };
-inline constexpr int kNumKernels = 8;
+enum class Kernel : uint8_t {
+  kAttention,
+  kNorm,
+  kGate,
+  kRotary,
+  kLoss,
+  kFewRows,
+  kPanels,
+  kAdam,
+  kRandom  ///< initial weights and dropout made on a GPU
+};
+inline constexpr int kNumKernels = 9;
 
 /// Whether a kernel is used where it is applicable; true unless set_plain_kernels turned it off.
 bool is_on(Kernel kernel);
 
 /// Turns these kernels off for the process, so that libtorch's operations are used, and all others
-/// on: comma-separated names of attention, norm, gate, rotary, loss, few-rows, panels and adam, or
-/// "all", or "" for none. Call it before ranks start. Results differ in the last bits. Throws
-/// Error(kUsage) for another name.
+/// on: comma-separated names of attention, norm, gate, rotary, loss, few-rows, panels, adam and
+/// random, or "all", or "" for none. Call it before ranks start. Results differ in the last bits.
+/// Throws Error(kUsage) for another name.
 void set_plain_kernels(const std::string& names);
 
 }  // namespace cleave::inline runtime

@@ -6,7 +6,7 @@
 #include "cleave/checkpoint/adapter.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/mesh/cuda.h"
-#include "cleave/nn/layer.h"
+#include "cleave/nn/initial_value.h"
 #include "cleave/planner/machine.h"
 #include "cleave/train/summary.h"
 
@@ -31,10 +31,8 @@ Checkpointer::Checkpointer(const TrainSetup& setup, World& world, const Mesh& me
 
 void Checkpointer::load_weights() {
   if (setup_.resumes && !setup_.is_verified) verify_checkpoint(setup_.folder->path, everyone_);
-  if (!setup_.folder) {
-    materialize(rank_.model(), {.seed = setup_.options.seed, .dtype = setup_.layout.leaf_type()});
-  } else {
-    const at::ScalarType type = setup_.layout.leaf_type();
+  const at::ScalarType type = setup_.layout.leaf_type();
+  if (setup_.folder) {
     LoadResult loaded = setup_.changes_task ? load_for_other_task(rank_.model(), *setup_.folder,
                                                                   type, setup_.options.seed)
                                             : load_model(rank_.model(), *setup_.folder, type);
@@ -43,10 +41,11 @@ void Checkpointer::load_weights() {
     if (setup_.layout.lora) {
       setup_.resumes ? load_adapter(rank_.model(), setup_.folder->adapter, type)
                      : start_magnitudes(rank_.model(), type);
-      materialize(rank_.model(), {.seed = setup_.options.seed, .dtype = type});
     }
   }
-  move_to(rank_.model(), device_of(setup_.options.device));
+  // The weights that no file has: all, or an adapter's.
+  materialize_on(device_of(setup_.options.device), rank_.model(),
+                 {.seed = setup_.options.seed, .dtype = type});
   // Allocates the moments now, so that a lack of memory shows before training.
   (void)rank_.optimizer().states();
 }

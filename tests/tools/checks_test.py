@@ -94,6 +94,34 @@ class Checks(unittest.TestCase):
         self.write("cleave/text/b.h", "#pragma once\nnamespace cleave::inline text::sums {\nenum class Sum { kOne };\n}\n")
         self.check("types")
 
+    def test_types_template_parameters_are_no_types(self):
+        self.write("cleave/base/a.cc", "namespace cleave::inline base {\ntemplate <class T>\nstruct Sum { T t; };\n"
+                   "template <template <class> class T>\nstruct Mean {};\n}\n")
+        self.check("types")
+        self.write("cleave/text/b.h", "#pragma once\nnamespace cleave::inline text {\ntemplate <class T>\nstruct Sum {};\n}\n")
+        self.check("types", "cleave/text/b.h:3: cleave::Sum is defined at cleave/base/a.cc:2 too")
+
+    def test_cuda_registers_spills_and_large_kernels_are_named(self):
+        def run(log):
+            self.write("kernels.log", log)
+            return subprocess.run([sys.executable, "tools/cuda_registers.py", "kernels.log"], cwd=self.folder,
+                                  capture_output=True, text=True)
+        entry = ("ptxas info    : Compiling entry function '_Z3runI10NormKernelIfEE' for 'sm_80'\n"
+                 "    %d bytes stack frame, %d bytes spill stores, 0 bytes spill loads\n"
+                 "ptxas info    : Used %d registers, used 0 barriers\n")
+        good = run(entry % (0, 0, 64))
+        self.assertEqual((good.returncode, good.stdout.split()), (0, ["kernel", "sm_80", "NormKernel", "fp32", "64"]))
+        for log, fault in ((entry % (0, 8, 64), "8 bytes spill stores"), (entry % (16, 0, 64), "16 bytes stack frame"),
+                           (entry % (0, 0, 65), "NormKernel fp32 on sm_80: 65 registers"), ("", "names no kernel")):
+            bad = run(log)
+            self.assertEqual(bad.returncode, 1)
+            self.assertIn(fault, bad.stdout)
+        (self.folder / "kernels.log").unlink()
+        missing = subprocess.run([sys.executable, "tools/cuda_registers.py", "kernels.log"], cwd=self.folder,
+                                 capture_output=True, text=True)
+        self.assertEqual(missing.returncode, 77)
+        self.assertIn("skipped: kernels.log does not exist", missing.stdout)
+
     def test_types_outside_the_namespace_of_their_module_are_named(self):
         self.write("cleave/generate/a.cc", "namespace cleave {\nvoid f() {}\n}\n")
         self.check("types", "cleave/generate/a.cc:1: should be namespace cleave::inline generation")

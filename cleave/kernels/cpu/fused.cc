@@ -9,6 +9,7 @@
 #include <ATen/Parallel.h>
 
 #include "cleave/kernels/cpu/rows.h"
+#include "cleave/kernels/device.h"
 #include "cleave/torch_internals/node.h"
 
 namespace cleave::inline kernels {
@@ -21,6 +22,17 @@ constexpr int64_t kGrain = 32768;
 template <class Work>
 void in_parts(const Tensor& of, int64_t count, int64_t grain, const Work& work) {
   if (!of.is_meta()) at::parallel_for(0, count, grain, work);
+}
+
+/// Runs on_device(kernels) if the device of `of` has kernels, else in_parts().
+template <class Work, class OnDevice>
+void run(const Tensor& of, int64_t count, int64_t grain, const Work& work,
+         const OnDevice& on_device) {
+  if (const DeviceKernels* kernels = device_kernels(of)) {
+    on_device(*kernels);
+  } else {
+    in_parts(of, count, grain, work);
+  }
 }
 
 template <class T>
@@ -76,10 +88,18 @@ GateJob gate_job(const Tensor& gate, const Tensor& up) {
 }
 
 /// Runs work(begin, end, sums) over blocks of the rows of `x`, where `work` adds to `sums`
-/// [num_sums, D]. Returns the total over all blocks [num_sums, D] fp32.
-template <class Work>
-Tensor sums_over_rows(const Tensor& x, int64_t num_sums, const Work& work) {
+/// [num_sums, D]. On a device with kernels runs on_device(kernels, parts), which writes the sums of
+/// every kNormPart rows to `parts` [.., num_sums, D]. Returns the total [num_sums, D] fp32.
+template <class Work, class OnDevice>
+Tensor sums_over_rows(const Tensor& x, int64_t num_sums, const Work& work,
+                      const OnDevice& on_device) {
   const int64_t rows = rows_of(x);
+  if (const DeviceKernels* kernels = device_kernels(x)) {
+    const Tensor parts = at::empty({(rows + kNormPart - 1) / kNormPart, num_sums, x.size(-1)},
+                                   x.options().dtype(at::kFloat));
+    on_device(*kernels, data_of<float>(parts));
+    return parts.sum(0);
+  }
   const int64_t blocks = (rows + kRowsOfBlock - 1) / kRowsOfBlock;
   const Tensor sums = at::zeros({blocks, num_sums, x.size(-1)}, x.options().dtype(at::kFloat));
   auto* of_blocks = data_of<float>(sums);
@@ -97,9 +117,14 @@ variable_list norm_backward(RmsNormJob job, const Tensor& x, const Tensor& weigh
   const Tensor dx = at::empty_like(x);
   job.dy = data_of<const void>(dy);
   job.dx = data_of<void>(dx);
-  const Tensor sums = sums_over_rows(x, 1, [&](int64_t begin, int64_t end, float* dweight) {
-    rms_norm_backward_rows(job, begin, end, dweight);
-  });
+  const Tensor sums = sums_over_rows(
+      x, 1,
+      [&](int64_t begin, int64_t end, float* dweight) {
+        rms_norm_backward_rows(job, begin, end, dweight);
+      },
+      [&](const DeviceKernels& kernels, float* parts) {
+        kernels.rms_norm_backward(job, rows_of(x), parts);
+      });
   return {dx, sums[0].to(weight.scalar_type())};
 }
 
@@ -109,9 +134,14 @@ variable_list layer_norm_backward(const Tensor& x, const Tensor& weight, const T
   LayerNormJob job = layer_norm_job(x, weight, moments, 0);
   job.dy = data_of<const void>(dy);
   job.dx = data_of<void>(dx);
-  const Tensor sums = sums_over_rows(x, 2, [&](int64_t begin, int64_t end, float* to) {
-    layer_norm_backward_rows(job, begin, end, to, to + job.width);
-  });
+  const Tensor sums = sums_over_rows(
+      x, 2,
+      [&](int64_t begin, int64_t end, float* to) {
+        layer_norm_backward_rows(job, begin, end, to, to + job.width);
+      },
+      [&](const DeviceKernels& kernels, float* parts) {
+        kernels.layer_norm_backward(job, rows_of(x), parts);
+      });
   return {dx, sums[0].to(weight.scalar_type()), sums[1].to(weight.scalar_type())};
 }
 
@@ -122,7 +152,8 @@ bool takes_fused(std::initializer_list<Tensor> inputs) {
   const at::ScalarType type = first.scalar_type();
   if (type != at::kFloat && type != at::kBFloat16) return false;
   return std::all_of(inputs.begin(), inputs.end(), [&](const Tensor& t) {
-    return (t.is_cpu() || t.is_meta()) && t.scalar_type() == type && t.numel() > 0;
+    const bool is_supported = t.is_cpu() || t.is_meta() || device_kernels(t) != nullptr;
+    return is_supported && t.device() == first.device() && t.scalar_type() == type && t.numel() > 0;
   });
 }
 
@@ -136,8 +167,10 @@ Tensor fused_rms_norm(const Tensor& x, const Tensor& weight, double eps, double 
   RmsNormJob job = norm_job(in, w, scales, offset);
   job.eps = eps;
   job.y = data_of<void>(y);
-  in_parts(in, rows_of(in), grain_of_rows(job.width),
-           [&](int64_t begin, int64_t end) { rms_norm_rows(job, begin, end); });
+  run(
+      in, rows_of(in), grain_of_rows(job.width),
+      [&](int64_t begin, int64_t end) { rms_norm_rows(job, begin, end); },
+      [&](const DeviceKernels& kernels) { kernels.rms_norm(job, rows_of(in)); });
   if (!has_backward) return y;
   connect("rms_norm", {x, weight}, {y}, [in, w, scales, offset](variable_list&& grads) {
     return norm_backward(norm_job(in, w, scales, offset), in, w, grads[0].contiguous());
@@ -156,8 +189,10 @@ Tensor fused_layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bia
   LayerNormJob job = layer_norm_job(in, w, moments, eps);
   job.bias = data_of<const void>(b);
   job.y = data_of<void>(y);
-  in_parts(in, rows_of(in), grain_of_rows(job.width),
-           [&](int64_t begin, int64_t end) { layer_norm_rows(job, begin, end); });
+  run(
+      in, rows_of(in), grain_of_rows(job.width),
+      [&](int64_t begin, int64_t end) { layer_norm_rows(job, begin, end); },
+      [&](const DeviceKernels& kernels) { kernels.layer_norm(job, rows_of(in)); });
   if (!has_backward) return y;
   connect("layer_norm", {x, weight, bias}, {y}, [in, w, moments](variable_list&& grads) {
     return layer_norm_backward(in, w, moments, grads[0].contiguous());
@@ -171,8 +206,9 @@ Tensor fused_gelu(const Tensor& x) {
   const Tensor in = (has_backward ? x.detach() : x).contiguous();
   Tensor y = at::empty(in.sizes(), in.options());
   const GeluJob job{.is_bf16 = is_bf16(in), .x = data_of<const void>(in), .y = data_of<void>(y)};
-  in_parts(in, in.numel(), kGrain,
-           [&](int64_t begin, int64_t end) { gelu_range(job, begin, end); });
+  run(
+      in, in.numel(), kGrain, [&](int64_t begin, int64_t end) { gelu_range(job, begin, end); },
+      [&](const DeviceKernels& kernels) { kernels.gelu(job, in.numel()); });
   if (!has_backward) return y;
   connect("gelu", {x}, {y}, [in](variable_list&& grads) -> variable_list {
     const Tensor dy = grads[0].contiguous();
@@ -181,8 +217,10 @@ Tensor fused_gelu(const Tensor& x) {
                        .x = data_of<const void>(in),
                        .dy = data_of<const void>(dy),
                        .dx = data_of<void>(dx)};
-    in_parts(in, in.numel(), kGrain,
-             [&](int64_t begin, int64_t end) { gelu_backward_range(back, begin, end); });
+    run(
+        in, in.numel(), kGrain,
+        [&](int64_t begin, int64_t end) { gelu_backward_range(back, begin, end); },
+        [&](const DeviceKernels& kernels) { kernels.gelu_backward(back, in.numel()); });
     return {dx};
   });
   return y;
@@ -196,7 +234,9 @@ Tensor fused_gate(const Tensor& gate, const Tensor& up) {
   Tensor y = at::empty_like(g);
   GateJob job = gate_job(g, u);
   job.y = data_of<void>(y);
-  in_parts(g, g.numel(), kGrain, [&](int64_t begin, int64_t end) { gate_range(job, begin, end); });
+  run(
+      g, g.numel(), kGrain, [&](int64_t begin, int64_t end) { gate_range(job, begin, end); },
+      [&](const DeviceKernels& kernels) { kernels.gate(job, g.numel()); });
   if (!has_backward) return y;
   connect("gate", {gate, up}, {y}, [g, u](variable_list&& grads) -> variable_list {
     const Tensor dy = grads[0].contiguous();
@@ -205,8 +245,10 @@ Tensor fused_gate(const Tensor& gate, const Tensor& up) {
     back.dy = data_of<const void>(dy);
     back.dgate = data_of<void>(d[0]);
     back.dup = data_of<void>(d[1]);
-    in_parts(g, g.numel(), kGrain,
-             [&](int64_t begin, int64_t end) { gate_backward_range(back, begin, end); });
+    run(
+        g, g.numel(), kGrain,
+        [&](int64_t begin, int64_t end) { gate_backward_range(back, begin, end); },
+        [&](const DeviceKernels& kernels) { kernels.gate_backward(back, g.numel()); });
     return d;
   });
   return y;
@@ -219,7 +261,27 @@ Tensor rotated(const Tensor& x, const Tensor& cos, const Tensor& sin, float dire
   Tensor out = at::empty({x.size(0), x.size(2), x.size(1), x.size(3)}, x.options()).transpose(1, 2);
   const int64_t num_tokens = x.size(2);
   const int64_t half = x.size(3) / 2;
-  const int64_t of_sequence = cos.dim() == 3 && cos.size(0) > 1 ? num_tokens * half : 0;
+  const bool has_batch_angles = cos.dim() == 3 && cos.size(0) > 1;
+  if (const DeviceKernels* kernels = device_kernels(x)) {
+    const auto strides = [](const Tensor& t) {
+      return RotaryJob::Strides{.batch = t.stride(0), .head = t.stride(1), .token = t.stride(2)};
+    };
+    kernels->rotary({.is_bf16 = is_bf16(x),
+                     .direction = direction,
+                     .batch = x.size(0),
+                     .heads = x.size(1),
+                     .tokens = num_tokens,
+                     .half = half,
+                     .x = in.const_data_ptr(),
+                     .y = out.mutable_data_ptr(),
+                     .of_x = strides(in),
+                     .of_y = strides(out),
+                     .cos = cos.const_data_ptr(),
+                     .sin = sin.const_data_ptr(),
+                     .has_batch_angles = has_batch_angles});
+    return out;
+  }
+  const int64_t of_sequence = has_batch_angles ? num_tokens * half : 0;
   const auto element = static_cast<int64_t>(x.element_size());
   const auto at_element = [element](const Tensor& t, int64_t offset) {
     return static_cast<char*>(t.data_ptr()) + offset * element;
@@ -260,8 +322,10 @@ SoftmaxSums softmax_sums(const Tensor& logits) {
                       .logits = data_of<const void>(z),
                       .largest = data_of<float>(out.largest),
                       .sums = data_of<float>(out.sums)};
-  in_parts(z, z.size(0), grain_of_rows(job.width),
-           [&](int64_t begin, int64_t end) { softmax_sums_rows(job, begin, end); });
+  run(
+      z, z.size(0), grain_of_rows(job.width),
+      [&](int64_t begin, int64_t end) { softmax_sums_rows(job, begin, end); },
+      [&](const DeviceKernels& kernels) { kernels.softmax_sums(job, z.size(0)); });
   return out;
 }
 
@@ -278,8 +342,10 @@ Tensor softmax_gradient(const Tensor& logits, const SoftmaxGradient& arguments) 
                               .target = data_of<const int64_t>(arguments.target),
                               .spread = static_cast<float>(arguments.spread),
                               .weight = static_cast<float>(arguments.weight)};
-  in_parts(z, z.size(0), grain_of_rows(job.width),
-           [&](int64_t begin, int64_t end) { softmax_gradient_rows(job, begin, end); });
+  run(
+      z, z.size(0), grain_of_rows(job.width),
+      [&](int64_t begin, int64_t end) { softmax_gradient_rows(job, begin, end); },
+      [&](const DeviceKernels& kernels) { kernels.softmax_gradient(job, z.size(0)); });
   return out;
 }
 

@@ -6,7 +6,7 @@ namespace cleave::inline kernels {
 using at::Tensor;
 
 /// Whether the fused functions below support these inputs: non-empty, all fp32 or all bf16, on the
-/// CPU or the meta device.
+/// CPU, the meta device or a device with kernels (kernels/device.h).
 ///
 /// The fused functions make one pass over memory where libtorch makes several. Arithmetic is in
 /// fp32; results and gradients have the inputs' type. They are differentiable unless noted. On the

@@ -1,0 +1,142 @@
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include "cleave/kernels/cpu/adam.h"
+#include "cleave/kernels/cpu/rows.h"
+
+namespace cleave::inline kernels {
+
+// The jobs hold raw pointers to device memory: make them where a kernel is launched. Kernels of
+// rows.h and adam.h have their jobs there.
+
+/// Where a rank's elements lie in a whole tensor [outer, whole, inner], of whose middle dim it has
+/// some ranges. Local elements are in memory order.
+struct ShardPlace {
+  static constexpr int kMostRanges = 8;
+  /// A range of the middle dim.
+  struct Piece {
+    int64_t begin = 0;  // in the whole dim
+    int64_t place = 0;  // among those that the rank has
+  };
+  uint64_t first = 0;  ///< the number in the stream of the whole tensor's first element
+  int64_t whole = 1, inner = 1;
+  int64_t held = 1;  ///< indices of the middle dim that the rank has
+  int num_pieces = 1;
+  Piece pieces[kMostRanges]{};
+};
+
+/// out = x mask, where the mask is `scale` for elements whose number of the stream (key, step) is
+/// at least p, and 0 for the others. Numbers are those of fill_uniform().
+struct DropoutJob {
+  bool is_bf16 = false;
+  int64_t count = 0;
+  const void* x = nullptr;  ///< null: the mask itself
+  void* out = nullptr;
+  ShardPlace place{};
+  uint64_t key = 0, step = 0;
+  float p = 0, scale = 1;
+};
+
+/// out = `factor` times the numbers of fill_normal(), or of 2 u - 1 with u of fill_uniform() at
+/// step 0.
+struct InitialJob {
+  bool is_bf16 = false, is_normal = true;
+  int64_t count = 0;
+  void* out = nullptr;
+  ShardPlace place{};
+  uint64_t key = 0;
+  double factor = 1;
+};
+
+/// A tensor whose squares are summed.
+struct SquaresOf {
+  const void* data = nullptr;
+  int64_t count = 0;
+  bool is_bf16 = false;
+};
+
+/// A tensor that Adam steps (AdamRun).
+struct AdamTensor {
+  float* weight = nullptr;
+  const void* gradient = nullptr;  ///< fp32, or bf16 with is_bf16_gradient
+  float *exp_avg = nullptr, *exp_avg_sq = nullptr;
+  uint16_t* bf16_weight = nullptr;  ///< if set, also receives the new weights, as bf16
+  int64_t count = 0;
+  bool is_bf16_gradient = false;
+};
+
+/// Elements of a tensor that one block sums or steps.
+inline constexpr int64_t kListPart = 1 << 14;
+
+/// Rows whose part of a norm's weight gradient one block sums.
+inline constexpr int64_t kNormPart = 32;
+
+/// Rotates the two halves (a, b) of every head: (a cos - b sin, b cos + a sin); `direction` -1 is
+/// the inverse rotation.
+struct RotaryJob {
+  /// [batch, heads, tokens, 2 half] with stride 1 in the last dim; the other strides in elements.
+  struct Strides {
+    int64_t batch = 0, head = 0, token = 0;
+  };
+  bool is_bf16 = false;
+  float direction = 1;
+  int64_t batch = 0, heads = 0, tokens = 0, half = 0;
+  const void* x = nullptr;
+  void* y = nullptr;
+  Strides of_x{}, of_y{};
+  const void *cos = nullptr, *sin = nullptr;  ///< [tokens, half], or [batch, tokens, half]
+  bool has_batch_angles = false;
+};
+
+/// Cleave's kernels for a kind of device other than the CPU, on the calling thread's device and
+/// stream. Results are in the jobs' types, arithmetic in fp32 unless noted.
+class DeviceKernels {
+ public:
+  DeviceKernels() = default;
+  virtual ~DeviceKernels() = default;
+  DeviceKernels(const DeviceKernels&) = delete;
+  DeviceKernels& operator=(const DeviceKernels&) = delete;
+
+  /// x mask, or the mask.
+  virtual void dropout(const DropoutJob& job) const = 0;
+  /// Numbers of a weight's stream.
+  virtual void initial_values(const InitialJob& job) const = 0;
+  /// sums[i] = the sum of the squares of tensors[i], in fp64, in a fixed order. `sums` and `parts`
+  /// are device memory; `parts` has a number for every kListPart elements of each tensor, or part
+  /// of them.
+  virtual void sums_of_squares(std::span<const SquaresOf> tensors, double* parts,
+                               double* sums) const = 0;
+  /// AdamRule's step, except that `scale` in device memory is the gradients' scale.
+  virtual void adam(std::span<const AdamTensor> tensors, const AdamRule& rule,
+                    const float* scale) const = 0;
+
+  // Over `rows` rows, or `count` elements, of the jobs of rows.h.
+
+  /// softmax_sums_rows().
+  virtual void softmax_sums(const LogitsJob& job, int64_t rows) const = 0;
+  /// softmax_gradient_rows().
+  virtual void softmax_gradient(const LogitsGradientJob& job, int64_t rows) const = 0;
+  /// rms_norm_rows().
+  virtual void rms_norm(const RmsNormJob& job, int64_t rows) const = 0;
+  /// rms_norm_backward_rows(). `parts` [ceil(rows / kNormPart), width] receives sums of the
+  /// weight's gradient.
+  virtual void rms_norm_backward(const RmsNormJob& job, int64_t rows, float* parts) const = 0;
+  /// layer_norm_rows().
+  virtual void layer_norm(const LayerNormJob& job, int64_t rows) const = 0;
+  /// layer_norm_backward_rows(). `parts` [ceil(rows / kNormPart), 2, width]: of the weight's and of
+  /// the bias's gradient.
+  virtual void layer_norm_backward(const LayerNormJob& job, int64_t rows, float* parts) const = 0;
+  /// Rotates all heads.
+  virtual void rotary(const RotaryJob& job) const = 0;
+  /// gate_range().
+  virtual void gate(const GateJob& job, int64_t count) const = 0;
+  /// gate_backward_range().
+  virtual void gate_backward(const GateJob& job, int64_t count) const = 0;
+  /// gelu_range().
+  virtual void gelu(const GeluJob& job, int64_t count) const = 0;
+  /// gelu_backward_range().
+  virtual void gelu_backward(const GeluJob& job, int64_t count) const = 0;
+};
+
+}  // namespace cleave::inline kernels
