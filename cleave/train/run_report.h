@@ -15,8 +15,8 @@
 namespace cleave::inline train {
 
 /// What a run shows and writes about itself: its first lines and its progress on stdout, its
-/// metrics.jsonl, its event files, and its report. All by rank 0; on other ranks the calls do nothing, but finish()
-/// is collective.
+/// metrics.jsonl, its event files, and its report. All by rank 0; on other ranks the calls do
+/// nothing, but finish() is collective.
 class RunReport {
  public:
   /// The run begins now. All arguments must outlive the object.
