@@ -52,6 +52,7 @@ def parsed(words):
         parser.error("give SEED and COUNT, or --replay CASE")
     if not pathlib.Path(options.program).exists():
         parser.error(f"{options.program} does not exist; ./run build makes it")
+    options.program = str(pathlib.Path(options.program).resolve())  # it runs in another folder
     return options
 
 
