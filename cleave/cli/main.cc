@@ -10,30 +10,6 @@
 #include "cleave/cli/program.h"
 #include "cleave/comm/launch/failure.h"
 
-namespace cleave::cli {
-
-// The commands, one per file.
-Command train_command();
-Command generate_command();
-Command eval_command();
-Command predict_command();
-Command verify_command();
-Command plan_command();
-Command launch_command();
-Command tokenize_command();
-Command inspect_command();
-Command report_command();
-Command convert_command();
-Command diff_command();
-Command doctor_command();
-Command bench_train_command();
-Command bench_generate_command();
-Command bench_collectives_command();
-Command lesson_command();
-Command completion_command();
-
-}  // namespace cleave::cli
-
 namespace {
 
 // SIGPIPE from stdout ends the program. SIGPIPE from the socket of a lost rank must not: the failed
@@ -74,12 +50,6 @@ int main(int argc, char** argv) {
   action.sa_handler = SIG_IGN;
   sigaction(SIGXFSZ, &action, nullptr);
   std::set_terminate(on_terminate);
-  namespace cli = cleave::cli;
-  return cli::run_program(
-      {argv + (argc > 0 ? 1 : 0), argv + argc},
-      {cli::train_command(), cli::generate_command(), cli::eval_command(), cli::predict_command(),
-       cli::verify_command(), cli::plan_command(), cli::launch_command(), cli::tokenize_command(),
-       cli::inspect_command(), cli::report_command(), cli::convert_command(), cli::diff_command(),
-       cli::doctor_command(), cli::bench_train_command(), cli::bench_generate_command(),
-       cli::bench_collectives_command(), cli::lesson_command(), cli::completion_command()});
+  return cleave::cli::run_program({argv + (argc > 0 ? 1 : 0), argv + argc},
+                                  cleave::cli::all_commands());
 }

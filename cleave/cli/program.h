@@ -7,6 +7,9 @@
 
 namespace cleave::cli {
 
+/// The commands of the program, in the order of its help.
+std::vector<Command> all_commands();
+
 /// Runs the command that `words`, the arguments after the program's name, select. Returns the exit
 /// code; prints a failure as one line on stderr.
 int run_program(const std::vector<std::string>& words, const std::vector<Command>& commands);

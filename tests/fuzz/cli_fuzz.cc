@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cleave/base/error.h"
@@ -28,15 +29,8 @@ Command parsed_only(Command command) {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> all = [] {
-    namespace cli = cleave::cli;
-    std::vector<Command> made;
-    for (const auto& make :
-         {cli::train_command, cli::generate_command, cli::eval_command, cli::predict_command,
-          cli::verify_command, cli::plan_command, cli::launch_command, cli::tokenize_command,
-          cli::inspect_command, cli::report_command, cli::convert_command, cli::diff_command,
-          cli::doctor_command, cli::completion_command}) {
-      made.push_back(parsed_only(make()));
-    }
+    std::vector<Command> made = cleave::cli::all_commands();
+    for (Command& command : made) command = parsed_only(std::move(command));
     return made;
   }();
   return all;
