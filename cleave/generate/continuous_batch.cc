@@ -1,11 +1,15 @@
 #include "cleave/generate/continuous_batch.h"
 
 #include <algorithm>
+#include <deque>
+#include <map>
+#include <optional>
 #include <utility>
 
 #include "cleave/base/philox.h"
-#include "cleave/generate/generate.h"
+#include "cleave/generate/decoder.h"
 #include "cleave/generate/processors.h"
+#include "cleave/generate/scores.h"
 #include "cleave/generate/search.h"
 
 namespace cleave::inline generation {
@@ -17,14 +21,67 @@ constexpr int64_t kStartShare = 8;
 
 }  // namespace
 
-ContinuousBatch::ContinuousBatch(Model& model, const Axis& tp, GenerateSettings settings)
+class ContinuousBatch::Rows {
+ public:
+  Rows(Model& model, const Axis& tp, GenerateSettings settings);
+  int64_t add(Ids prompt, OnToken on_token);
+  std::vector<FinishedPrompt> step();
+  [[nodiscard]] bool is_idle() const { return rows_.empty() && waiting_.empty(); }
+
+ private:
+  /// A sequence in progress.
+  struct Row {
+    int64_t prompt = 0;
+    int64_t sequence = 0;  // of the prompt
+    Ids ids{};             // of the prompt and new
+    Ids new_ids{};
+    double log_prob = 0;
+    bool is_done = false;
+  };
+  struct Ended {
+    int64_t sequence = 0;
+    Sequence result;
+  };
+  struct Prompt {
+    Ids ids{};
+    OnToken on_token{};
+    int64_t most_new = 0;  // ids of a sequence
+    std::vector<Ended> ended{};
+  };
+
+  [[nodiscard]] bool starts_prompts() const;
+  void start_prompts();
+  void continue_rows();
+  /// Removes ended rows if that saves enough work to copy the cache.
+  void drop_ended_rows();
+  [[nodiscard]] std::vector<int64_t> running_rows() const;
+  /// How many ids the running rows may still get at most.
+  [[nodiscard]] int64_t most_steps(const std::vector<Row>& rows) const;
+  [[nodiscard]] std::vector<Choice> choose(const Scores& raw, const std::vector<Row>& rows) const;
+  /// Appends the choices to the rows.
+  void accept(const std::vector<Choice>& choices, std::vector<Row>& rows);
+  /// Notes the result of a row, and of its prompt if it is the last one.
+  void end(const Row& row);
+
+  Model& model_;
+  Axis tp_;
+  GenerateSettings settings_;
+  std::map<int64_t, Prompt> prompts_;  // waiting and running
+  std::deque<int64_t> waiting_;
+  int64_t num_added_ = 0;
+  std::optional<Decoder> decoder_;        // of rows_; none before the first prompt
+  std::vector<Row> rows_;                 // running, and ended ones that are not removed yet
+  std::vector<FinishedPrompt> finished_;  // in this step
+};
+
+ContinuousBatch::Rows::Rows(Model& model, const Axis& tp, GenerateSettings settings)
     : model_(model), tp_(tp), settings_(std::move(settings)) {
   check_settings(settings_);
   CLEAVE_CHECK(settings_.num_beams == 1, Code::kUsage, "num_beams=", settings_.num_beams,
                ": a continuous batch has no beam search; call generate()");
 }
 
-int64_t ContinuousBatch::add(Ids prompt, OnToken on_token) {
+int64_t ContinuousBatch::Rows::add(Ids prompt, OnToken on_token) {
   const int64_t index = num_added_;
   const int64_t room = check_prompt(prompt, settings_.first_prompt + index + 1, model_.facts());
   prompts_[index] = {.ids = std::move(prompt),
@@ -35,7 +92,7 @@ int64_t ContinuousBatch::add(Ids prompt, OnToken on_token) {
   return index;
 }
 
-std::vector<FinishedPrompt> ContinuousBatch::step() {
+std::vector<FinishedPrompt> ContinuousBatch::Rows::step() {
   // Cheaper than NoGradGuard: libtorch does not track versions of views.
   const c10::InferenceMode inference;
   if (starts_prompts()) {
@@ -43,11 +100,14 @@ std::vector<FinishedPrompt> ContinuousBatch::step() {
   } else if (!rows_.empty()) {
     continue_rows();
   }
-  if (running_rows().empty()) rows_.clear();
+  if (running_rows().empty()) {
+    rows_.clear();
+    decoder_.reset();  // frees its cache
+  }
   return std::exchange(finished_, {});
 }
 
-bool ContinuousBatch::starts_prompts() const {
+bool ContinuousBatch::Rows::starts_prompts() const {
   if (waiting_.empty()) return false;
   const auto num_running = static_cast<int64_t>(running_rows().size());
   if (num_running == 0) return true;
@@ -58,7 +118,7 @@ bool ContinuousBatch::starts_prompts() const {
   return settings_.max_sequences - num_running >= std::max(wanted, copies);
 }
 
-void ContinuousBatch::start_prompts() {
+void ContinuousBatch::Rows::start_prompts() {
   const int64_t copies = settings_.num_return_sequences;
   const std::vector<int64_t> kept = running_rows();
   const int64_t room = settings_.max_sequences - static_cast<int64_t>(kept.size());
@@ -88,7 +148,7 @@ void ContinuousBatch::start_prompts() {
   }
 }
 
-void ContinuousBatch::continue_rows() {
+void ContinuousBatch::Rows::continue_rows() {
   drop_ended_rows();
   Ids next;
   // Ended rows continue with any id; the result is ignored.
@@ -96,7 +156,7 @@ void ContinuousBatch::continue_rows() {
   accept(choose(decoder_->step(next), rows_), rows_);
 }
 
-void ContinuousBatch::drop_ended_rows() {
+void ContinuousBatch::Rows::drop_ended_rows() {
   const std::vector<int64_t> kept = running_rows();
   if (2 * kept.size() > rows_.size() || !decoder_->takes_others()) return;
   std::vector<Row> rows;
@@ -106,7 +166,7 @@ void ContinuousBatch::drop_ended_rows() {
   decoder_->join(kept, nullptr, most_steps(rows_));
 }
 
-std::vector<int64_t> ContinuousBatch::running_rows() const {
+std::vector<int64_t> ContinuousBatch::Rows::running_rows() const {
   std::vector<int64_t> out;
   for (size_t r = 0; r < rows_.size(); ++r) {
     if (!rows_[r].is_done) out.push_back(static_cast<int64_t>(r));
@@ -114,7 +174,7 @@ std::vector<int64_t> ContinuousBatch::running_rows() const {
   return out;
 }
 
-int64_t ContinuousBatch::most_steps(const std::vector<Row>& rows) const {
+int64_t ContinuousBatch::Rows::most_steps(const std::vector<Row>& rows) const {
   int64_t most = 0;
   for (const Row& row : rows) {
     if (row.is_done) continue;
@@ -124,7 +184,8 @@ int64_t ContinuousBatch::most_steps(const std::vector<Row>& rows) const {
   return most;
 }
 
-std::vector<Choice> ContinuousBatch::choose(const Scores& raw, const std::vector<Row>& rows) const {
+std::vector<Choice> ContinuousBatch::Rows::choose(const Scores& raw,
+                                                  const std::vector<Row>& rows) const {
   Scores scores = raw;
   if (has_processors(settings_) || settings_.do_sample) scores = raw.copy();
   if (has_processors(settings_)) {
@@ -145,7 +206,7 @@ std::vector<Choice> ContinuousBatch::choose(const Scores& raw, const std::vector
   return sampled_choices(scores, raw, uniforms);
 }
 
-void ContinuousBatch::accept(const std::vector<Choice>& choices, std::vector<Row>& rows) {
+void ContinuousBatch::Rows::accept(const std::vector<Choice>& choices, std::vector<Row>& rows) {
   for (size_t r = 0; r < rows.size(); ++r) {
     Row& row = rows[r];
     if (row.is_done) continue;
@@ -160,7 +221,7 @@ void ContinuousBatch::accept(const std::vector<Choice>& choices, std::vector<Row
   }
 }
 
-void ContinuousBatch::end(const Row& row) {
+void ContinuousBatch::Rows::end(const Row& row) {
   Prompt& prompt = prompts_.at(row.prompt);
   prompt.ended.push_back(
       {.sequence = row.sequence,
@@ -176,6 +237,23 @@ void ContinuousBatch::end(const Row& row) {
       finished_.emplace_back(FinishedPrompt{.prompt = row.prompt, .sequences = {}});
   for (Ended& ended : prompt.ended) done.sequences.push_back(std::move(ended.result));
   prompts_.erase(row.prompt);
+}
+
+ContinuousBatch::ContinuousBatch(Model& model, const Axis& tp, GenerateSettings settings)
+    : rows_(std::make_unique<Rows>(model, tp, std::move(settings))) {}
+
+ContinuousBatch::~ContinuousBatch() = default;
+
+int64_t ContinuousBatch::add(Ids prompt, OnToken on_token) {
+  return rows_->add(std::move(prompt), std::move(on_token));
+}
+
+std::vector<FinishedPrompt> ContinuousBatch::step() {
+  return rows_->step();
+}
+
+bool ContinuousBatch::is_idle() const {
+  return rows_->is_idle();
 }
 
 }  // namespace cleave::inline generation

@@ -1,12 +1,8 @@
 #pragma once
 #include <cstdint>
-#include <deque>
-#include <map>
-#include <optional>
+#include <memory>
 #include <vector>
 
-#include "cleave/generate/decoder.h"
-#include "cleave/generate/scores.h"
 #include "cleave/generate/settings.h"
 #include "cleave/mesh/axis.h"
 #include "cleave/model/model.h"
@@ -36,6 +32,7 @@ class ContinuousBatch {
   /// The model must outlive the batch. Throws Error(kUsage) for settings that generate() refuses,
   /// and for more than one beam.
   ContinuousBatch(Model& model, const Axis& tp, GenerateSettings settings);
+  ~ContinuousBatch();
 
   /// Queues a prompt. Returns its index: 0, 1, ... `on_token` gets its new ids. Throws
   /// Error(kUsage) for an empty prompt, Error(kShape) for an id outside the vocabulary or a prompt
@@ -45,52 +42,11 @@ class ContinuousBatch {
   /// every running sequence. Returns the prompts that ended with it. Does nothing if is_idle().
   std::vector<FinishedPrompt> step();
   /// Whether no prompt waits or runs.
-  [[nodiscard]] bool is_idle() const { return rows_.empty() && waiting_.empty(); }
+  [[nodiscard]] bool is_idle() const;
 
  private:
-  /// A sequence in progress.
-  struct Row {
-    int64_t prompt = 0;
-    int64_t sequence = 0;  // of the prompt
-    Ids ids{};             // of the prompt and new
-    Ids new_ids{};
-    double log_prob = 0;
-    bool is_done = false;
-  };
-  struct Ended {
-    int64_t sequence = 0;
-    Sequence result;
-  };
-  struct Prompt {
-    Ids ids{};
-    OnToken on_token{};
-    int64_t most_new = 0;  // ids of a sequence
-    std::vector<Ended> ended{};
-  };
-
-  [[nodiscard]] bool starts_prompts() const;
-  void start_prompts();
-  void continue_rows();
-  /// Removes ended rows if that saves enough work to copy the cache.
-  void drop_ended_rows();
-  [[nodiscard]] std::vector<int64_t> running_rows() const;
-  /// How many ids the running rows may still get at most.
-  [[nodiscard]] int64_t most_steps(const std::vector<Row>& rows) const;
-  [[nodiscard]] std::vector<Choice> choose(const Scores& raw, const std::vector<Row>& rows) const;
-  /// Appends the choices to the rows.
-  void accept(const std::vector<Choice>& choices, std::vector<Row>& rows);
-  /// Notes the result of a row, and of its prompt if it is the last one.
-  void end(const Row& row);
-
-  Model& model_;
-  Axis tp_;
-  GenerateSettings settings_;
-  std::map<int64_t, Prompt> prompts_;  // waiting and running
-  std::deque<int64_t> waiting_;
-  int64_t num_added_ = 0;
-  std::optional<Decoder> decoder_;        // of rows_; none before the first prompt
-  std::vector<Row> rows_;                 // running, and ended ones that are not removed yet
-  std::vector<FinishedPrompt> finished_;  // in this step
+  class Rows;  // keeps the decoder out of the public headers
+  std::unique_ptr<Rows> rows_;
 };
 
 }  // namespace cleave::inline generation
