@@ -330,15 +330,21 @@ std::string name_of(const testing::TestParamInfo<Pairings::ParamType>& info) {
              type == at::kBFloat16 ? "_Bf16" : "");
 }
 
-const auto kFacades =
-    testing::Values(Facade::kNxd, Facade::kOslo, Facade::kNotebook, Facade::kCustomLoop);
-
 // The norms are between 0.5 and 10, so 0.25 always clips.
-INSTANTIATE_TEST_SUITE_P(
-    Facades, Pairings,
-    testing::Combine(kFacades, testing::Values(std::numeric_limits<double>::infinity(), 0.25),
-                     testing::Values(at::kFloat, at::kBFloat16)),
-    &name_of);
+const auto kLimits = testing::Values(std::numeric_limits<double>::infinity(), 0.25);
+
+INSTANTIATE_TEST_SUITE_P(Facades, Pairings,
+                         testing::Combine(testing::Values(Facade::kNxd, Facade::kOslo,
+                                                          Facade::kNotebook, Facade::kCustomLoop),
+                                          kLimits, testing::Values(at::kFloat)),
+                         &name_of);
+
+// The notebook's layers choose their own dtype, fp32.
+INSTANTIATE_TEST_SUITE_P(Narrow, Pairings,
+                         testing::Combine(testing::Values(Facade::kNxd, Facade::kOslo,
+                                                          Facade::kCustomLoop),
+                                          kLimits, testing::Values(at::kBFloat16)),
+                         &name_of);
 
 }  // namespace
 }  // namespace cleave::pairings::pairings_test

@@ -471,6 +471,8 @@ def gguf(rng):
 
 def verify(rng):
     model = draw_model(rng, ("llama", "llama", "gpt2", "bert"))
+    model.pop("source", None)
+    model["gain"] = 0.5  # with large weights, gradients overflow fp16, and amplify rounding beyond verify's own bounds
     if model.get("family") == "bert":
         model["head"] = rng.choice(("mlm", "classify"))
     m = models.full(model)
