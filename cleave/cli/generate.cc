@@ -32,15 +32,16 @@ void check(const GenerateOptions& options) {
                "--num-return-sequences is ", options.num_return_sequences,
                ", more than --num-beams ", options.num_beams,
                "; raise --num-beams or give --do-sample");
-  CLEAVE_CHECK(options.temperature >= kLeastTemperature, Code::kUsage, "--temperature ",
-               options.temperature, " must be 0 (the likeliest token) or at least ",
-               kLeastTemperature);
   check_inference(options);
 }
 
-/// Temperature 0 is greedy decoding, also with --do-sample. Warns of flags without effect.
+/// Temperature 0 is greedy decoding, also with --do-sample. Refuses temperatures close to 0, and
+/// warns of flags without effect.
 void settle_sampling(GenerateOptions& options, const Flags& flags) {
   const bool is_greedy = options.temperature == 0;
+  CLEAVE_CHECK(is_greedy || options.temperature >= kLeastTemperature, Code::kUsage,
+               "--temperature ", options.temperature,
+               " must be 0 (the likeliest token) or at least ", kLeastTemperature);
   if (is_greedy) {
     options.do_sample = false;
     options.temperature = 1;

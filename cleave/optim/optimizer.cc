@@ -148,7 +148,7 @@ void step_on_device(const std::vector<FusedTensors>& tensors, const AdamRule& ru
   device_kernels(leaf)->adam(list, rule, scale.const_data_ptr<float>());
 }
 
-// Bytes of leaves that libtorch steps together.
+// Most bytes of leaves that libtorch steps together, but for the last one.
 constexpr int64_t kStepBytes = int64_t{256} << 20;
 // The least elements for a thread.
 constexpr int64_t kGrain = 32768;
@@ -258,13 +258,15 @@ void Optimizer::step_group(const std::vector<size_t>& group, const Update& updat
   step_on_device(on_device, rule_of(options_, update, num_steps_));
   if (left.empty()) return;
   // Scaled gradients, and those of another type, are copies: make some at a time, not all, to save
-  // memory.
+  // memory. On a device each call costs a launch.
+  const bool is_on_cpu = left[0]->parameter->leaf().is_cpu();
+  const int64_t most_bytes = is_on_cpu && update.gradient_scale != 1 ? 1 : kStepBytes;
   std::vector<const State*> some;
   int64_t bytes = 0;
   for (const State* s : left) {
     some.push_back(s);
     bytes += static_cast<int64_t>(s->parameter->leaf().nbytes());
-    if (bytes < kStepBytes && s != left.back()) continue;
+    if (bytes < most_bytes && s != left.back()) continue;
     step_by_libtorch(some, update);
     some.clear();
     bytes = 0;
