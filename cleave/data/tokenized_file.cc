@@ -24,8 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kCacheVersion = 2;              // of the rule that turns documents into ids
-constexpr size_t kHashedBlock = size_t{1} << 20;   // of a file that is hashed
+constexpr uint64_t kCacheVersion = 2;                  // of the rule that turns documents into ids
+constexpr size_t kHashedBlock = size_t{1} << 20;       // of a file that is hashed
 constexpr size_t kTextPieceBytes = size_t{256} << 10;  // of a text that is tokenized
 
 /// XXH3 of a file, read in blocks.

@@ -96,8 +96,8 @@ bool is_accepted(const ArrayRow& row) {
   return !(is(kMicro, "3") && is(kDp, "2"));  // a dp rank has 2 sequences
 }
 
-/// Whether a row is run: at most 6 processes, since each loads the library; Muon in fp64 only, since
-/// it lets the rounding of small singular values grow to the size of the update.
+/// Whether a row is run: at most 6 processes, since each loads the library; Muon in fp64 only,
+/// since it lets the rounding of small singular values grow to the size of the update.
 bool is_run(const ArrayRow& row) {
   if (!is_accepted(row)) return false;
   const bool is_muon = row[kOptimizer] != kOpen && value(row, kOptimizer) == "muon";
