@@ -2,7 +2,8 @@
 import copy
 import time
 
-NEEDED = {"steps", "max-new-tokens", "command", "flags", "prompts", "texts", "chain", "at", "first", "family", "save-every"}
+NEEDED = {"steps", "max-new-tokens", "command", "flags", "prompts", "texts", "chain", "at", "first", "family"}
+NEEDED_OF_OTHER = {"save-every"}  # in the layout it is a flag like others
 PARTS = ("layout", "math", "model", "data", "other")
 MAX_TRIES, MAX_S = 60, 120
 
@@ -29,9 +30,13 @@ def without_keys(case, part, keys):
     return {**case, part: {key: value for key, value in case[part].items() if key not in keys}}
 
 
+def needed(part):
+    return NEEDED | NEEDED_OF_OTHER if part == "other" else NEEDED
+
+
 def smaller_cases(case):
     """Yields cases without a whole part, without half of it, without one item, then with one smaller number."""
-    removable = {part: [key for key in case.get(part, {}) if key not in NEEDED] for part in PARTS}
+    removable = {part: [key for key in case.get(part, {}) if key not in needed(part)] for part in PARTS}
     for part, keys in removable.items():
         half = len(keys) // 2
         for some in (keys, keys[:half], keys[half:]) if len(keys) > 2 else ([key] for key in keys):
