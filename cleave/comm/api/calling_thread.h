@@ -9,16 +9,16 @@ namespace cleave::inline comm {
 class ForBlockedThread {
  public:
   /// Begins the scope if `is_blocked`, that is if another thread waits for the calling one.
-  explicit ForBlockedThread(bool is_blocked) : before_(active_) { active_ = active_ || is_blocked; }
-  ~ForBlockedThread() { active_ = before_; }
+  explicit ForBlockedThread(bool is_blocked) : before_(active) { active = active || is_blocked; }
+  ~ForBlockedThread() { active = before_; }
   ForBlockedThread(const ForBlockedThread&) = delete;
   ForBlockedThread& operator=(const ForBlockedThread&) = delete;
 
   /// Whether the calling thread is inside such a scope.
-  static bool is_active() { return active_; }
+  static bool is_active() { return active; }
 
  private:
-  static inline thread_local bool active_ = false;
+  static inline thread_local bool active = false;
   bool before_;
 };
 
