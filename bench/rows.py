@@ -44,8 +44,9 @@ def ours_tp(setting: Setting) -> str:
     return f"{OURS} tp={setting.tp}"
 
 
-def train_row(setting: Setting, shape: str, dtype: str) -> Row:
-    common = ["--shape", shape, "--dtype", dtype, *(["--steps", "1", "--warmup", "1"] if setting.is_short else [])]
+def train_row(setting: Setting, shape: str, dtype: str, dropout: float = 0) -> Row:
+    common = ["--shape", shape, "--dtype", dtype, *(["--dropout", str(dropout)] if dropout else []),
+              *(["--steps", "1", "--warmup", "1"] if setting.is_short else [])]
     per_rank, tp = setting.threads_per_rank(), setting.tp
     ours, ours_alone, split = ours_tp(setting), f"{OURS} tp=1", f"PyTorch tp={tp}"
 
@@ -58,7 +59,7 @@ def train_row(setting: Setting, shape: str, dtype: str) -> Row:
         return Contestant(name, command, ("torch", "transformers"), threads)
 
     alone_wanted, split_wanted = (2.1, 2.4) if dtype == "fp32" else (1.4, 1.9)
-    return Row("train", f"{shape} {dtype}", [
+    return Row("train", f"{shape} {dtype}" + (f" dropout {dropout}" if dropout else ""), [
         cleave(ours, tp, per_rank), cleave(ours_alone, 1, setting.threads),
         pytorch("PyTorch eager", "eager", setting.threads), pytorch("PyTorch compiled", "compiled", setting.threads),
         pytorch(split, "tp", per_rank)
@@ -158,6 +159,8 @@ def all_rows(setting: Setting, sections: list[str]) -> list[Row]:
     rows = []
     if "train" in sections:
         rows += [train_row(setting, shape, dtype) for shape in TRAIN_SHAPES for dtype in ("fp32", "bf16")]
+        # As the two families' configs set it.
+        rows += [train_row(setting, shape, "fp32", dropout=0.1) for shape in ("gpt2-124m", "bert-base")]
     if "generate" in sections:
         rows += [generate_row(setting, shape, dtype) for shape, dtype in GENERATE_ROWS]
     if "collectives" in sections:

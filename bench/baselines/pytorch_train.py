@@ -27,6 +27,7 @@ def parse_options():
     parser.add_argument("--mode", default="eager", choices=["eager", "compiled", "tp"])
     parser.add_argument("--tp", type=int, default=2, help="ranks of mode tp")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads of all processes together")
+    parser.add_argument("--dropout", type=float, default=0.0, help="of hidden states and attention")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--warmup", type=int, default=2)
     return parser.parse_args()
@@ -54,7 +55,7 @@ class Trainer:
         self.options = options
         self.shape = shapes.SHAPES[options.shape]
         self.ids, self.labels = random_batch(self.shape)
-        self.model = shapes.make_model(options.shape).train()
+        self.model = shapes.make_model(options.shape, options.dropout).train()
         if mesh is not None:
             import tensor_parallel
 

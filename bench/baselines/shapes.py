@@ -28,21 +28,21 @@ LLAMA_SIZES = {
 }
 
 
-def model_config(name):
-    """The transformers config of a shape: no dropout, and only the family's default weight tying."""
+def model_config(name, dropout=0.0):
+    """The transformers config of a shape, with only the family's default weight tying."""
     import transformers
 
     if name in LLAMA_SIZES:
         return transformers.LlamaConfig(vocab_size=32000, max_position_embeddings=2048, rms_norm_eps=1e-5,
-                                        tie_word_embeddings=False, **LLAMA_SIZES[name])
+                                        tie_word_embeddings=False, attention_dropout=dropout, **LLAMA_SIZES[name])
     if name == "gpt2-124m":
-        return transformers.GPT2Config(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+        return transformers.GPT2Config(resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout)
     if name == "bert-base":
-        return transformers.BertConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+        return transformers.BertConfig(hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
     raise SystemExit(f"shape '{name}' is unknown; expected one of {', '.join(SHAPES)}")
 
 
-def make_model(name):
+def make_model(name, dropout=0.0):
     """The model with random weights, fp32, seeded."""
     import torch
     import transformers
@@ -50,4 +50,4 @@ def make_model(name):
     kinds = {"llama": transformers.LlamaForCausalLM, "gpt2": transformers.GPT2LMHeadModel,
              "bert": transformers.BertForMaskedLM}
     torch.manual_seed(1)
-    return kinds[SHAPES[name].family](model_config(name))
+    return kinds[SHAPES[name].family](model_config(name, dropout))

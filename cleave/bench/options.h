@@ -23,6 +23,7 @@ struct BenchTrainOptions : BenchOptions {
   BenchTrainOptions() { batch_size = 4; }
   std::string shape = "llama-135m";
   int64_t seq_len = 0;  ///< tokens; 0 = that of the shape
+  double dropout = 0;   ///< of hidden states and attention probabilities
   int64_t steps = 5;    ///< timed steps
   int64_t warmup = 2;   ///< untimed steps before them
 };
@@ -49,8 +50,8 @@ struct BenchShape {
   int64_t seq_len = 0;  ///< tokens per training sequence
 };
 
-/// llama-135m (12 layers of 768, 12 heads), llama-1.1b (TinyLlama's sizes), gpt2-124m, bert-base;
-/// without dropout. Throws Error(kUsage) for another name.
-BenchShape bench_shape(const std::string& name);
+/// llama-135m (12 layers of 768, 12 heads), llama-1.1b (TinyLlama's sizes), gpt2-124m, bert-base.
+/// Throws Error(kUsage) for another name.
+BenchShape bench_shape(const std::string& name, double dropout = 0);
 
 }  // namespace cleave::inline bench

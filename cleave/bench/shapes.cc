@@ -10,16 +10,17 @@ nlohmann::ordered_json preset(const std::string& name, int64_t vocab_size) {
   return nlohmann::ordered_json::parse(preset_config(name, vocab_size).dump());
 }
 
-/// Turns dropout off: random numbers are not to be timed. The baselines run without dropout too.
-void turn_off_dropout(nlohmann::ordered_json& config) {
+void set_dropout(nlohmann::ordered_json& config, double p) {
   for (auto& [key, value] : config.items()) {
-    if (key.ends_with("pdrop") || key.ends_with("dropout_prob")) value = 0.0;
+    if (key.ends_with("pdrop") || key.ends_with("dropout_prob") || key.ends_with("_dropout")) {
+      value = p;
+    }
   }
 }
 
 }  // namespace
 
-BenchShape bench_shape(const std::string& name) {
+BenchShape bench_shape(const std::string& name, double dropout) {
   nlohmann::ordered_json config;
   int64_t seq_len = 256;
   if (name == "llama-135m") {
@@ -43,7 +44,7 @@ BenchShape bench_shape(const std::string& name) {
                 str("shape '", name,
                     "' is unknown; expected llama-135m, llama-1.1b, gpt2-124m or bert-base"));
   }
-  turn_off_dropout(config);
+  set_dropout(config, dropout);
   return {.config = Json::parse(config.dump(), "shape " + name), .seq_len = seq_len};
 }
 

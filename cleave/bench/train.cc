@@ -108,6 +108,7 @@ nlohmann::ordered_json result_of(const BenchTrainOptions& options, const TrainTi
           {"tp", options.tp},
           {"dtype", options.dtype},
           {"batch_size", options.batch_size},
+          {"dropout", options.dropout},
           {"tokens", num_tokens},
           {"steps", times.step_s.size()},
           {"step_ms", step_s * 1e3},
@@ -129,7 +130,7 @@ nlohmann::ordered_json result_of(const BenchTrainOptions& options, const TrainTi
 
 void cleave_bench_train(const cleave::BenchTrainOptions& options) {
   using namespace cleave;
-  const BenchShape shape = bench_shape(options.shape);
+  const BenchShape shape = bench_shape(options.shape, options.dropout);
   const auto times = measured_by_rank_0(
       options, [&](World& world) { return TrainBench(options, shape, world).run(); });
   if (!times) return;

@@ -34,6 +34,8 @@ void define_train(Flags& flags, BenchTrainOptions& options) {
   flags.add({&options.batch_size, "batch-size", "N", "sequences per step", "", option::kSequences});
   flags.add({&options.seq_len, "seq-len", "N", "tokens per sequence", "256, 64 or 128 by shape",
              option::kLength});
+  flags.add({&options.dropout, "dropout", "P", "dropout of hidden states and attention", "",
+             option::Limits{.low = 0, .high = 0.99}});
   flags.add({&options.steps, "steps", "N", "timed steps; the median is reported", "",
              option::Limits{.low = 1, .high = 1e9}});
   flags.add({&options.warmup, "warmup", "N", "untimed steps before them", "", option::kSteps});

@@ -56,24 +56,20 @@ void HeadAttention::cast_kv_bf16() {
   if (is_on(Kernel::kAttention) && options_.head_dim % 16 == 0) key_type_ = at::kBFloat16;
 }
 
-Tensor HeadAttention::dropout_of(const DTensor& q, int64_t num_keys, const std::string& path,
-                                 const Context& context) const {
+AttentionDropout HeadAttention::dropout_of(const DTensor& q, const std::string& path,
+                                           const Context& context) const {
   if (!context.training || options_.dropout == 0) return {};
-  // The probabilities [B, H, T, S] are sharded like the heads.
-  const auto& split = q.placement().split();
-  std::vector<std::vector<Range>> heads;
-  Placement placement = q.placement();
-  if (placement.is_shard()) {
-    for (int r = 0; r < q.axis().size(); ++r) {
-      const Range c = split->ranges(r).front();
-      heads.push_back({{c.begin / options_.head_dim, c.end / options_.head_dim}});
-    }
-    placement = Shard{1, Split::intern(options_.num_heads, heads)};
+  int64_t first_head = 0;
+  if (q.placement().is_shard()) {
+    const Range columns = q.placement().split()->ranges(q.axis().rank()).front();
+    first_head = columns.begin / options_.head_dim;
   }
-  const int64_t local_heads = q.local().size(2) / options_.head_dim;
-  const Tensor shape = at::empty({1}, q.local().options())
-                           .expand({q.local().size(0), local_heads, q.local().size(1), num_keys});
-  return dropout_mask({shape, q.axis(), placement}, options_.dropout, path, context);
+  return {.p = options_.dropout,
+          .key = dropout_key(path, context),
+          .step = static_cast<uint64_t>(context.step),
+          .first_sample = context.first_sample,
+          .num_heads = options_.num_heads,
+          .first_head = first_head};
 }
 
 void HeadAttention::rotate(Tensor& q, Tensor& k, int64_t past, const std::string& path,
@@ -110,22 +106,19 @@ DTensor HeadAttention::operator()(const DTensor& q, const DTensor& k, const DTen
     k_BGTK = k_BGTK.to(key_type);
     v_BGTK = v_BGTK.to(key_type);
   }
-  // For the dropout mask: q's shape and placement without its memory, so that q can be freed.
-  const Tensor shape = at::empty({1}, q.local().options()).expand(q.local().sizes());
-  const auto attention = [this, placed = DTensor(shape, q.axis(), q.placement()), path,
-                          context](const torch::autograd::variable_list& in) {
-    const AttendOptions attend_options{.causal = options_.causal,
-                                       .window = options_.window,
-                                       .kv_head = kv_head_,
-                                       .dropout = dropout_of(placed, in[1].size(2), path, context),
-                                       .score_divisor = options_.score_divisor,
-                                       .soft_cap = options_.soft_cap,
-                                       .bias = in[3]};
-    return attend(in[0], in[1], in[2], attend_options, context);
+  const AttendOptions attend_options{.causal = options_.causal,
+                                     .window = options_.window,
+                                     .kv_head = kv_head_,
+                                     .dropout = dropout_of(q, path, context),
+                                     .score_divisor = options_.score_divisor,
+                                     .soft_cap = options_.soft_cap};
+  const auto attention = [attend_options, context](const torch::autograd::variable_list& in) {
+    AttendOptions own = attend_options;
+    own.bias = in[3];
+    return attend(in[0], in[1], in[2], own, context);
   };
-  // Without dropout and bias, fast_attention saves no scores and recomputes them itself.
-  const bool keeps_scores = (context.training && options_.dropout != 0) || bias.defined() ||
-                            !uses_fast_attention(q_BHTK, k_BGTK, v_BGTK);
+  const bool keeps_scores =
+      bias.defined() || !uses_fast_attention(q_BHTK, k_BGTK, v_BGTK, attend_options);
   const torch::autograd::variable_list inputs{q_BHTK, k_BGTK, v_BGTK, bias};
   const Tensor out_BHTK = context.recompute_attention && keeps_scores
                               ? recomputed("attention", inputs, attention)

@@ -62,8 +62,9 @@ class HeadAttention {
  private:
   /// Rotates q and k by the positions of `context`, after `past` cached tokens.
   void rotate(Tensor& q, Tensor& k, int64_t past, const std::string& path, const Context& context);
-  [[nodiscard]] Tensor dropout_of(const DTensor& q, int64_t num_keys, const std::string& path,
-                                  const Context& context) const;
+  /// Of the probabilities for the queries `q`.
+  [[nodiscard]] AttentionDropout dropout_of(const DTensor& q, const std::string& path,
+                                            const Context& context) const;
   AttentionOptions options_;
   std::optional<Rotary> rotary_;
   Tensor kv_head_;                          // [local heads]

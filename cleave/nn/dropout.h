@@ -1,4 +1,5 @@
 #pragma once
+#include "cleave/kernels/cpu/dropout.h"
 #include "cleave/nn/layer.h"
 
 namespace cleave::inline nn {
@@ -26,5 +27,11 @@ class Dropout : public Layer {
 /// The mask of a tensor laid out like `x`: 1/(1-p) or 0 per element, in x's type. `stream` names
 /// the random stream, normally the layer's path.
 Tensor dropout_mask(const DTensor& x, double p, const std::string& stream, const Context& context);
+
+/// The same for attention probabilities [B, H, T, S].
+Tensor dropout_mask(const AttentionDropout& dropout, const Tensor& probabilities);
+
+/// The key of a dropout stream.
+uint64_t dropout_key(const std::string& stream, const Context& context);
 
 }  // namespace cleave::inline nn

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/base/philox.h"
+#include "cleave/runtime/kernel_switches.h"
 #include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
 
@@ -110,13 +111,20 @@ TEST(Dropout, Layer_MultipliesValueAndGradientWhileTraining) {
   };
   Root root;
   root.name_tree();
-  const Tensor x = leaf_of(numbers({4, 3, 5}, 1)), upstream = numbers({4, 3, 5}, 2);
-  const Tensor mask = whole_mask(4, "drop");
-  const DTensor y = root(DTensor(x, Axis(), Replicate{}), training());
-  EXPECT_TRUE(at::equal(y.local(), x * mask));
-  (y.local() * upstream).sum().backward();
-  EXPECT_TRUE(at::equal(x.grad(), upstream * mask));
-  EXPECT_TRUE(at::equal(root(DTensor(x, Axis(), Replicate{}), {}).local(), x));
+  for (const char* plain : {"", "random"}) {
+    set_plain_kernels(plain);
+    for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf}) {
+      const Tensor x = leaf_of(numbers({4, 3, 5}, 1).to(type));
+      const Tensor upstream = numbers({4, 3, 5}, 2).to(type);
+      const Tensor mask = whole_mask(4, "drop").to(type);
+      const DTensor y = root(DTensor(x, Axis(), Replicate{}), training());
+      EXPECT_TRUE(at::equal(y.local(), x * mask)) << type << ' ' << plain;
+      (y.local() * upstream).sum().backward();
+      EXPECT_TRUE(at::equal(x.grad(), upstream * mask)) << type << ' ' << plain;
+      EXPECT_TRUE(at::equal(root(DTensor(x, Axis(), Replicate{}), {}).local(), x));
+    }
+  }
+  set_plain_kernels("");
 }
 
 TEST(Dropout, OfPartialSumsOrAWrongP_IsRefused) {

@@ -6,6 +6,7 @@
 
 #include "cleave/base/error.h"
 #include "cleave/kernels/cpu/attention.h"
+#include "cleave/nn/dropout.h"
 #include "cleave/nn/soft_cap.h"
 #include "cleave/runtime/kernel_switches.h"
 #include "cleave/torch_internals/node.h"
@@ -142,15 +143,17 @@ Tensor for_each_head(const Tensor& t, const Tensor& kv_head) {
 
 }  // namespace
 
-bool uses_fast_attention(const Tensor& q, const Tensor& k, const Tensor& v) {
-  return is_on(Kernel::kAttention) && takes_fast_attention(q, k, v);
+bool uses_fast_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                         const AttendOptions& options) {
+  return is_on(Kernel::kAttention) && !options.bias.defined() &&
+         (options.dropout.p == 0 || is_on(Kernel::kRandom)) && takes_fast_attention(q, k, v);
 }
 
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& options,
               const Context& context) {
   const int64_t T = q.size(2);
   const int64_t S = k.size(2);
-  if (!options.dropout.defined() && !options.bias.defined() && uses_fast_attention(q, k, v)) {
+  if (uses_fast_attention(q, k, v, options)) {
     const auto* heads = options.kv_head.const_data_ptr<int64_t>();
     return fast_attention(q, k, v,
                           {.causal = options.causal,
@@ -159,7 +162,8 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOpt
                            .first_key = context.first_key,
                            .kv_head = {heads, heads + options.kv_head.numel()},
                            .divisor = options.score_divisor,
-                           .soft_cap = options.soft_cap});
+                           .soft_cap = options.soft_cap,
+                           .dropout = options.dropout});
   }
   if (k.scalar_type() != q.scalar_type()) {
     return attend(q, k.to(q.scalar_type()), v.to(q.scalar_type()), options, context);
@@ -168,8 +172,7 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOpt
   const bool plain_causal = options.causal && T > 1 && T == S && !context.key_mask.defined() &&
                             !context.first_key.defined() && !is_windowed;
   const std::optional<Tensor> mask = plain_causal ? std::nullopt : allowed(q, S, options, context);
-  const bool needs_scores =
-      options.dropout.defined() || options.soft_cap > 0 || options.bias.defined();
+  const bool needs_scores = options.dropout.p > 0 || options.soft_cap > 0 || options.bias.defined();
   if (T == 1 && !needs_scores && !is_one_to_one(options.kv_head, k.size(1)) &&
       is_grouped(options.kv_head, k.size(1))) {
     // Decoding: the queries of one KV head are stacked as rows, so keys are not copied.
@@ -198,7 +201,9 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOpt
     scores = scores.masked_fill(seen->bitwise_not(), -std::numeric_limits<double>::infinity());
   }
   Tensor probabilities = scores.softmax(-1).to(q.scalar_type());
-  if (options.dropout.defined()) probabilities = probabilities * options.dropout;
+  if (options.dropout.p > 0) {
+    probabilities = probabilities * dropout_mask(options.dropout, probabilities);
+  }
   return probabilities.matmul(values);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include "cleave/kernels/cpu/dropout.h"
 #include "cleave/layout/split.h"
 #include "cleave/nn/context.h"
 
@@ -30,7 +31,7 @@ struct AttendOptions {
   bool causal = true;
   int64_t window = 0;  ///< causal: how many keys a query may attend to, its own included; 0: all
   Tensor kv_head;      ///< [H] int64, from kv_head_of
-  Tensor dropout;      ///< [B, H, T, S] mask, multiplied with the probabilities; undefined = none
+  AttentionDropout dropout{};
   double score_divisor = 0;  ///< of q k^T; 0: sqrt(K)
   double soft_cap = 0;       ///< of the scores, before the mask; 0: none
   /// Added to the scores after the soft cap: [B or 1, H or 1, T or 1, S], fp32 or wider, and may
@@ -38,11 +39,11 @@ struct AttendOptions {
   Tensor bias{};
 };
 
-/// Whether attend() without dropout or bias uses fast_attention, which saves no scores for
-/// backward.
-bool uses_fast_attention(const Tensor& q, const Tensor& k, const Tensor& v);
+/// Whether attend() uses fast_attention, which saves no scores for backward.
+bool uses_fast_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                         const AttendOptions& options);
 
-/// softmax(soft_cap(q k^T / score_divisor) + bias + mask) v for this rank's heads.
+/// dropout(softmax(soft_cap(q k^T / score_divisor) + bias + mask)) v for this rank's heads.
 ///
 ///   q [B, H, T, K]   k, v [B, G, S, K], whose last T tokens are those of q if there is a mask
 ///   result [B, H, T, K]

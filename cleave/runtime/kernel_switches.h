@@ -27,7 +27,7 @@ enum class Kernel : uint8_t {
   kFewRows,
   kPanels,
   kAdam,
-  kRandom  ///< initial weights and dropout made on a GPU
+  kRandom  ///< dropout, and initial weights made on a GPU
 };
 inline constexpr int kNumKernels = 9;
 

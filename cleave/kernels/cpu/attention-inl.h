@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cleave/kernels/cpu/attention_rows.h"
+#include "cleave/kernels/cpu/dropout-inl.h"
 #include "cleave/kernels/cpu/simd-inl.h"
 
 /// Compiled for one instruction set from here.
@@ -138,6 +139,60 @@ HWY_INLINE void multiply_row(const float* factors, int64_t columns, float* row) 
   for (int64_t s = 0; s < columns; s += lanes) {
     store(hn::Mul(load(row + s), load(factors + s)), row + s);
   }
+}
+
+/// What dropout multiplies the probabilities of a block of rows with.
+class KeptProbabilities {
+ public:
+  /// `memory` has floats() floats.
+  KeptProbabilities(const AttentionJob& job, int64_t batch, float* memory)
+      : job_(job), batch_(batch), memory_(memory) {}
+  static int64_t floats(const AttentionJob& job, int64_t keys) {
+    return job.dropout.p > 0 ? keys + kFactorMargin : 0;
+  }
+  [[nodiscard]] bool drops() const { return job_.dropout.p > 0; }
+  /// The factors of a row's probabilities from key `first` on, until the next call.
+  [[nodiscard]] const float* row(int64_t head, int64_t query, int64_t first, int64_t count) const {
+    const AttentionDropout& d = job_.dropout;
+    const int64_t index =
+        ((d.first_sample + batch_) * d.num_heads + d.first_head + head) * job_.num_queries + query;
+    const KeepStream stream{d.key, d.step, static_cast<float>(d.p),
+                            static_cast<float>(1 / (1 - d.p))};
+    return keep_factors(stream, static_cast<uint64_t>(index * job_.num_keys + first), count,
+                        memory_);
+  }
+
+ private:
+  const AttentionJob& job_;
+  int64_t batch_;
+  float* memory_;
+};
+
+/// Sum of products, in all lanes.
+template <class T>
+HWY_INLINE FloatVec dot(const T* a, const T* b, int64_t count) {
+  const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
+  FloatVec sums = hn::Zero(kFloats);
+  for (int64_t i = 0; i < count; i += lanes) sums = hn::MulAdd(load(a + i), load(b + i), sums);
+  return hn::SumOfLanes(kFloats, sums);
+}
+
+/// Gradient of a row's scores, p (ds - delta), written to `ds`, which holds the gradient of the
+/// probabilities.
+HWY_INLINE void score_gradients(const float* p, FloatVec delta, int64_t columns, float* ds) {
+  const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
+  for (int64_t s = 0; s < columns; s += lanes) {
+    store(hn::Mul(load(p + s), hn::Sub(load(ds + s), delta)), ds + s);
+  }
+}
+
+/// The same with dropout: `ds` holds the gradient of the dropped probabilities, and `p` receives
+/// these. The sum of p ds is that of dout out, but without the rounding of `out` to bf16, which a
+/// row of one key would not cancel.
+HWY_INLINE void dropped_score_gradients(const float* kept, int64_t columns, float* p, float* ds) {
+  multiply_row(kept, columns, ds);
+  score_gradients(p, dot(p, ds, columns), columns, ds);
+  multiply_row(kept, columns, p);
 }
 
 /// scores = exp(scores - shift) in place; returns their sum.

@@ -42,6 +42,7 @@ struct Saved {
   bool causal;
   int64_t window;
   double divisor, soft_cap;
+  AttentionDropout dropout;
 
   [[nodiscard]] AttentionJob job(const AttentionGradients& g) const {
     return {.num_heads = q.size(1),
@@ -53,6 +54,7 @@ struct Saved {
             .window = window,
             .scale = static_cast<float>(1 / divisor),
             .soft_cap = static_cast<float>(soft_cap),
+            .dropout = dropout,
             .is_bf16 = q.scalar_type() == at::kBFloat16,
             .has_bf16_keys = k.scalar_type() == at::kBFloat16,
             .key_mask = key_mask.defined() && !key_mask.is_meta() ? key_mask.const_data_ptr<bool>()
@@ -167,7 +169,8 @@ Tensor fast_attention(const Tensor& q, const Tensor& k, const Tensor& v,
       .causal = mask.causal,
       .window = mask.window,
       .divisor = mask.divisor > 0 ? mask.divisor : std::sqrt(static_cast<double>(q.size(3))),
-      .soft_cap = mask.soft_cap};
+      .soft_cap = mask.soft_cap,
+      .dropout = mask.dropout};
   if (saved.kv_head.empty()) {
     saved.kv_head.resize(static_cast<size_t>(q.size(1)));
     std::iota(saved.kv_head.begin(), saved.kv_head.end(), 0);

@@ -4,6 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "cleave/kernels/cpu/dropout.h"
+
 namespace cleave::inline kernels {
 
 using at::Tensor;
@@ -18,6 +20,7 @@ struct AttentionMask {
   std::vector<int64_t> kv_head{};
   double divisor = 0;   ///< of the scores q k^T; 0: sqrt(K)
   double soft_cap = 0;  ///< scores become soft_cap tanh(score / soft_cap); 0: they do not
+  AttentionDropout dropout{};
 };
 
 /// Whether fast_attention supports these inputs: fp32 or bf16 on the CPU (or the meta device), with
@@ -25,17 +28,18 @@ struct AttentionMask {
 /// bf16.
 bool takes_fast_attention(const Tensor& q, const Tensor& k, const Tensor& v);
 
-/// softmax(cap(q k^T / divisor) + mask) v, differentiable. Holds the scores of a few dozen queries
-/// at a time, in fp32, and skips blocks of those that the causal mask, the window or first_key
-/// hides. For bf16 inputs on a CPU with AVX-512 BF16, probabilities and their gradients are rounded
-/// to bf16 between the products.
+/// dropout(softmax(cap(q k^T / divisor) + mask)) v, differentiable. Holds the scores of a few dozen
+/// queries at a time, in fp32, and skips blocks of those that the causal mask, the window or
+/// first_key hides. For bf16 inputs on a CPU with AVX-512 BF16, probabilities and their gradients
+/// are rounded to bf16 between the products.
 ///
 ///   q [B, H, T, K]   k, v [B, G, S, K]   result [B, H, T, K], in memory as [B, T, H, K]
 ///
 /// A query whose keys are all masked attends to its own key. Backward recomputes the scores from
-/// each query's log-sum-exp (arXiv:2205.14135). Throws Error(kShape) when sizes do not fit, or when
-/// T > S with a mask, a window or first_key is given without the causal mask, a first key is
-/// outside [0, the query's own], or the divisor or the soft cap is negative.
+/// each query's log-sum-exp (arXiv:2205.14135), and what dropout keeps from its stream. Throws
+/// Error(kShape) when sizes do not fit, or when T > S with a mask, a window or first_key is given
+/// without the causal mask, a first key is outside [0, the query's own], or the divisor or the soft
+/// cap is negative.
 Tensor fast_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask);
 
 }  // namespace cleave::inline kernels

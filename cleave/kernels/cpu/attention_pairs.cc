@@ -99,13 +99,16 @@ void forward_pairs_task(const AttentionJob& job, int64_t batch, int64_t kv_head)
   const Sizes z(job);
   const Mask mask(job, batch);
   const int64_t half = z.width / 2;
-  Scratch scratch(2 * half * z.keys + kRows * (half + z.keys + z.keys / 2 + z.width) + 128);
+  const int64_t kept_floats = KeptProbabilities::floats(job, z.keys);
+  Scratch scratch(2 * half * z.keys + kRows * (half + z.keys + z.keys / 2 + z.width) + kept_floats +
+                  128);
   uint32_t* k_t = take_pairs(scratch, half * z.keys);
   uint32_t* v = take_pairs(scratch, z.keys / 2 * z.width);
   uint32_t* q = take_pairs(scratch, kRows * half);
   uint32_t* p = take_pairs(scratch, kRows * z.keys / 2);
   float* scores = scratch.take(kRows * z.keys);
   float* out = scratch.take(kRows * z.width);
+  const KeptProbabilities kept(job, batch, scratch.take(kept_floats));
   transpose_pairs(head<Bf16>(job.k, batch, kv_head), job.k.row_stride, job.num_keys, z.width,
                   z.keys, k_t);
   pair_rows(head<Bf16>(job.v, batch, kv_head), job.v.row_stride, job.num_keys, z.width, z.keys, v);
@@ -130,6 +133,9 @@ void forward_pairs_task(const AttentionJob& job, int64_t batch, int64_t kv_head)
         const float sum = exponentials(row, columns.size(), top);
         log_sums[r] = top + std::log(sum);
         inverse[r] = 1 / sum;
+        if (kept.drops()) {
+          multiply_row(kept.row(h, begin + r, first, columns.size()), columns.size(), row);
+        }
         round_row(row, columns.size(), p + (r * z.keys + first) / 2);
       }
       multiply_timed({rows, z.width, columns.size() / 2, p + first / 2, z.keys / 2, 1,
@@ -144,7 +150,7 @@ void forward_pairs_task(const AttentionJob& job, int64_t batch, int64_t kv_head)
 
 /// Scratch memory of backward: for the KV head, then for a block of queries.
 struct PairScratch {
-  PairScratch(Scratch& s, const Sizes& z, bool has_cap)
+  PairScratch(Scratch& s, const Sizes& z, const AttentionJob& job, int64_t batch)
       : k_t(take_pairs(s, z.width / 2 * z.keys)),
         v_t(take_pairs(s, z.width / 2 * z.keys)),
         k(take_pairs(s, z.keys / 2 * z.width)),
@@ -160,30 +166,20 @@ struct PairScratch {
         p(s.take(kRows * z.keys)),
         ds(s.take(kRows * z.keys)),
         dq(s.take(kRows * z.width)),
-        slopes(has_cap ? s.take(kRows * z.keys) : nullptr) {}
-  static int64_t floats(const Sizes& z, bool has_cap) {
-    return 4 * z.width * z.keys + 3 * kRows * z.width + (has_cap ? 5 : 4) * kRows * z.keys + 256;
+        slopes(job.soft_cap > 0 ? s.take(kRows * z.keys) : nullptr),
+        kept(job, batch, s.take(KeptProbabilities::floats(job, z.keys))) {}
+  static int64_t floats(const Sizes& z, const AttentionJob& job) {
+    return 4 * z.width * z.keys + 3 * kRows * z.width +
+           (job.soft_cap > 0 ? 5 : 4) * kRows * z.keys + KeptProbabilities::floats(job, z.keys) +
+           256;
   }
   uint32_t *k_t, *v_t, *k;
   float *dk, *dv;
   uint32_t *q, *dout, *q_pairs, *dout_pairs, *p_pairs, *ds_pairs, *ds_rows;
   float *p, *ds, *dq;
   float* slopes;  // of the capped scores; null without a cap
+  KeptProbabilities kept;
 };
-
-/// Gradient of a row's scores, p (dp - sum(dout out)), written to `ds`, which holds dp.
-HWY_INLINE void score_gradients(const float* p, int64_t columns, const Bf16* dout, const Bf16* out,
-                                int64_t width, float* ds) {
-  const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
-  FloatVec sums = hn::Zero(kFloats);
-  for (int64_t i = 0; i < width; i += lanes) {
-    sums = hn::MulAdd(load(dout + i), load(out + i), sums);
-  }
-  const FloatVec delta = hn::SumOfLanes(kFloats, sums);
-  for (int64_t s = 0; s < columns; s += lanes) {
-    store(hn::Mul(load(p + s), hn::Sub(load(ds + s), delta)), ds + s);
-  }
-}
 
 /// A block of queries of one head.
 struct Block {
@@ -195,7 +191,7 @@ struct Block {
   }
 };
 
-/// Computes probabilities into b.p and the scores' gradients into b.ds.
+/// Computes probabilities, after dropout, into b.p and the scores' gradients into b.ds.
 void gradients_of_scores(const AttentionJob& job, const Mask& mask, const Sizes& z,
                          const PairScratch& b, const Block& at) {
   const int64_t half = z.width / 2;
@@ -216,10 +212,16 @@ void gradients_of_scores(const AttentionJob& job, const Mask& mask, const Sizes&
     if (slopes != nullptr) cap_scores(p, count, job.soft_cap, slopes);
     mask.apply(b.p + r * z.keys, at.begin + r, at.columns);
     exponentials(p, count, log_sums[r]);
-    score_gradients(p, count, at.rows_of(job.dout) + r * job.dout.row_stride,
-                    at.rows_of(job.out) + r * job.out.row_stride, z.width,
-                    b.ds + r * z.keys + first);
-    if (slopes != nullptr) multiply_row(slopes, count, b.ds + r * z.keys + first);
+    float* ds = b.ds + r * z.keys + first;
+    if (b.kept.drops()) {
+      const float* kept = b.kept.row(at.head, at.begin + r, first, count);
+      dropped_score_gradients(kept, count, p, ds);
+    } else {
+      const FloatVec delta = dot(at.rows_of(job.dout) + r * job.dout.row_stride,
+                                 at.rows_of(job.out) + r * job.out.row_stride, z.width);
+      score_gradients(p, delta, count, ds);
+    }
+    if (slopes != nullptr) multiply_row(slopes, count, ds);
   }
 }
 
@@ -252,9 +254,8 @@ void backward_block(const AttentionJob& job, const Mask& mask, const Sizes& z, c
 void backward_pairs_task(const AttentionJob& job, int64_t batch, int64_t kv_head) {
   const Sizes z(job);
   const Mask mask(job, batch);
-  const bool has_cap = job.soft_cap > 0;
-  Scratch scratch(PairScratch::floats(z, has_cap));
-  const PairScratch b(scratch, z, has_cap);
+  Scratch scratch(PairScratch::floats(z, job));
+  const PairScratch b(scratch, z, job, batch);
   const Bf16* k = head<Bf16>(job.k, batch, kv_head);
   const Bf16* v = head<Bf16>(job.v, batch, kv_head);
   transpose_pairs(k, job.k.row_stride, job.num_keys, z.width, z.keys, b.k_t);

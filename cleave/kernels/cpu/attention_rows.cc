@@ -29,12 +29,15 @@ template <class T, class K>
 void forward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
   const Sizes z(job);
   const Mask mask(job, batch);
-  Scratch scratch(z.width * z.keys + z.keys * z.width + kRows * (z.keys + 2 * z.width));
+  const int64_t kept_floats = KeptProbabilities::floats(job, z.keys);
+  Scratch scratch(z.width * z.keys + z.keys * z.width + kRows * (z.keys + 2 * z.width) +
+                  kept_floats);
   float* k_t = scratch.take(z.width * z.keys);
   float* v = scratch.take(z.keys * z.width);
   float* q = scratch.take(kRows * z.width);
   float* scores = scratch.take(kRows * z.keys);
   float* out = scratch.take(kRows * z.width);
+  const KeptProbabilities kept(job, batch, scratch.take(kept_floats));
   pack_transposed(head<K>(job.k, batch, kv_head), job.k.row_stride, job.num_keys, z.width, z.keys,
                   k_t);
   pack(head<K>(job.v, batch, kv_head), job.v.row_stride, job.num_keys, z.width, 1, v);
@@ -61,6 +64,8 @@ void forward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
         const float sum = exponentials(seen + r * z.keys, count, top);
         log_sums[r] = top + std::log(sum);
         inverse[r] = 1 / sum;
+        if (!kept.drops()) continue;
+        multiply_row(kept.row(h, begin + r, columns.begin, count), count, seen + r * z.keys);
       }
       multiply({rows, z.width, count, {seen, z.keys, 1}, values, z.width, out, z.width, false});
       for (int64_t r = 0; r < rows; ++r) {
@@ -181,7 +186,7 @@ void decode_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
 
 /// Scratch memory of backward: for the KV head, then for a block of queries.
 struct BackwardScratch {
-  BackwardScratch(Scratch& s, const Sizes& z, bool has_cap)
+  BackwardScratch(Scratch& s, const Sizes& z, const AttentionJob& job, int64_t batch)
       : k_t(s.take(z.width * z.keys)),
         v_t(s.take(z.width * z.keys)),
         k(s.take(z.keys * z.width)),
@@ -193,33 +198,17 @@ struct BackwardScratch {
         dq(s.take(kRows * z.width)),
         p(s.take(kRows * z.keys)),
         ds(s.take(kRows * z.keys)),
-        slopes(has_cap ? s.take(kRows * z.keys) : nullptr) {}
-  static int64_t floats(const Sizes& z, bool has_cap) {
-    return 5 * z.width * z.keys + 4 * kRows * z.width + (has_cap ? 3 : 2) * kRows * z.keys;
+        slopes(job.soft_cap > 0 ? s.take(kRows * z.keys) : nullptr),
+        kept(job, batch, s.take(KeptProbabilities::floats(job, z.keys))) {}
+  static int64_t floats(const Sizes& z, const AttentionJob& job) {
+    return 5 * z.width * z.keys + 4 * kRows * z.width +
+           (job.soft_cap > 0 ? 3 : 2) * kRows * z.keys + KeptProbabilities::floats(job, z.keys);
   }
   float *k_t, *v_t, *k, *dk, *dv;
   float *q, *dout, *out, *dq, *p, *ds;
   float* slopes;  // of the capped scores; null without a cap
+  KeptProbabilities kept;
 };
-
-/// Gradient of row r's scores, p (dp - sum(dout out)) and times the slope of the cap, written to
-/// b.ds, which holds dp.
-HWY_INLINE void score_gradients(const BackwardScratch& b, int64_t r, const Sizes& z,
-                                Columns columns) {
-  const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
-  FloatVec sums = hn::Zero(kFloats);
-  for (int64_t i = 0; i < z.width; i += lanes) {
-    sums = hn::MulAdd(load(b.dout + r * z.width + i), load(b.out + r * z.width + i), sums);
-  }
-  const FloatVec delta = hn::SumOfLanes(kFloats, sums);
-  float* ds = b.ds + r * z.keys;
-  const float* p = b.p + r * z.keys;
-  for (int64_t s = columns.begin; s < columns.end; s += lanes) {
-    store(hn::Mul(load(p + s), hn::Sub(load(ds + s), delta)), ds + s);
-  }
-  if (b.slopes == nullptr) return;
-  multiply_row(b.slopes + r * z.keys + columns.begin, columns.size(), ds + columns.begin);
-}
 
 /// Start of a block of queries.
 struct QueryBlock {
@@ -257,7 +246,17 @@ void backward_block(const AttentionJob& job, const Mask& mask, const Sizes& z,
     exponentials(p + r * z.keys, count, log_sums[r]);
   }
   multiply({rows, count, z.width, {b.dout, z.width, 1}, b.v_t + first, z.keys, ds, z.keys, false});
-  for (int64_t r = 0; r < rows; ++r) score_gradients(b, r, z, columns);
+  for (int64_t r = 0; r < rows; ++r) {
+    float* p_row = p + r * z.keys;
+    float* ds_row = ds + r * z.keys;
+    if (b.kept.drops()) {
+      dropped_score_gradients(b.kept.row(h, begin + r, first, count), count, p_row, ds_row);
+    } else {
+      const int64_t at_r = r * z.width;
+      score_gradients(p_row, dot(b.dout + at_r, b.out + at_r, z.width), count, ds_row);
+    }
+    if (b.slopes != nullptr) multiply_row(b.slopes + r * z.keys + first, count, ds_row);
+  }
   float* dv = b.dv + skipped;
   float* dk = b.dk + skipped;
   multiply({reached, z.width, rows, {p, 1, z.keys}, b.dout, z.width, dv, z.width, true});
@@ -272,9 +271,8 @@ template <class T>
 void backward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
   const Sizes z(job);
   const Mask mask(job, batch);
-  const bool has_cap = job.soft_cap > 0;
-  Scratch scratch(BackwardScratch::floats(z, has_cap));
-  const BackwardScratch b(scratch, z, has_cap);
+  Scratch scratch(BackwardScratch::floats(z, job));
+  const BackwardScratch b(scratch, z, job, batch);
   const T* k = head<T>(job.k, batch, kv_head);
   pack_transposed(k, job.k.row_stride, job.num_keys, z.width, z.keys, b.k_t);
   pack_transposed(head<T>(job.v, batch, kv_head), job.v.row_stride, job.num_keys, z.width, z.keys,
@@ -296,8 +294,8 @@ void backward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
 
 template <class T, class K>
 void forward_typed(const AttentionJob& job, int64_t batch, int64_t kv_head) {
-  job.num_queries == 1 ? decode_heads<T, K>(job, batch, kv_head)
-                       : forward_heads<T, K>(job, batch, kv_head);
+  job.num_queries == 1 && job.dropout.p == 0 ? decode_heads<T, K>(job, batch, kv_head)
+                                             : forward_heads<T, K>(job, batch, kv_head);
 }
 
 void forward_task(const AttentionJob& job, int64_t batch, int64_t kv_head) {

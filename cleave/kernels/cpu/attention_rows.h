@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 
+#include "cleave/kernels/cpu/dropout.h"
 #include "cleave/kernels/cpu/kernel_job.h"
 
 namespace cleave::inline kernels {
@@ -21,6 +22,7 @@ struct AttentionJob {
   int64_t window = 0;  // 0: none
   float scale = 1;     // of the scores
   float soft_cap = 0;  // 0: none
+  AttentionDropout dropout{};
   bool is_bf16 = false;
   bool has_bf16_keys = false;
   const bool* key_mask = nullptr;      // [B, S]

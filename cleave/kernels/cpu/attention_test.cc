@@ -7,10 +7,20 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "cleave/base/philox.h"
 #include "tests/support/thrown.h"
 
 namespace cleave::attention_test {
 namespace {
+
+/// 1/(1-p) or 0 for each of the probabilities [B, H, T, S].
+Tensor kept(const AttentionDropout& d, at::IntArrayRef sizes) {
+  const int64_t B = sizes[0], H = sizes[1], T = sizes[2], S = sizes[3];
+  const Tensor u = at::empty({d.first_sample + B, d.num_heads, T, S}, at::kFloat);
+  fill_uniform(d.key, d.step, 0, {u.mutable_data_ptr<float>(), static_cast<size_t>(u.numel())});
+  const Tensor own = u.narrow(0, d.first_sample, B).narrow(1, d.first_head, H);
+  return own.ge(d.p).to(at::kDouble) / (1 - d.p);
+}
 
 /// Oracle: the definition in double precision, with libtorch's operations.
 Tensor defined(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask) {
@@ -34,7 +44,9 @@ Tensor defined(const Tensor& q, const Tensor& k, const Tensor& v, const Attentio
   const double divisor = mask.divisor > 0 ? mask.divisor : std::sqrt(q.size(3));
   Tensor scores = q.matmul(keys.transpose(-1, -2)) / divisor;
   if (mask.soft_cap > 0) scores = mask.soft_cap * (scores / mask.soft_cap).tanh();
-  return scores.masked_fill(seen.logical_not(), -INFINITY).softmax(-1).matmul(values);
+  Tensor p = scores.masked_fill(seen.logical_not(), -INFINITY).softmax(-1);
+  if (mask.dropout.p > 0) p = p * kept(mask.dropout, p.sizes());
+  return p.matmul(values);
 }
 
 struct Sizes {
@@ -87,6 +99,32 @@ TEST(FastAttention, AnySizes_EqualTheDefinition) {
                              {1, 2, 2, 5, 70, 16},
                              {1, 1, 1, 130, 130, 80}}) {
         expect_equal(z, {.causal = causal}, type);
+      }
+    }
+  }
+}
+
+// Rows that begin at any of a counter's four numbers, heads of another rank, hidden keys, a window,
+// a cap, and a single query.
+TEST(FastAttention, Dropout_KeepsTheElementsOfItsStream) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const bool causal : {true, false}) {
+      for (const Sizes& z : {Sizes{2, 2, 1, 1, 1, 16},
+                             {1, 2, 2, 1, 9, 16},
+                             {2, 3, 3, 17, 17, 32},
+                             {1, 4, 2, 49, 49, 64},
+                             {2, 2, 2, 100, 103, 48},
+                             {1, 1, 1, 130, 130, 80}}) {
+        AttentionMask mask{.causal = causal, .kv_head = {}};
+        for (int64_t h = 0; h < z.H; ++h) mask.kv_head.push_back(h * z.G / z.H);
+        mask.dropout = {
+            .p = 0.3, .key = 77, .step = 5, .first_sample = 3, .num_heads = 7, .first_head = 2};
+        expect_equal(z, mask, type);
+        if (causal) mask.window = 21;
+        mask.soft_cap = 2;
+        mask.key_mask = at::ones({z.B, z.S}, at::kBool);
+        mask.key_mask.narrow(1, 0, z.S / 3).fill_(false);
+        expect_equal(z, mask, type);
       }
     }
   }
