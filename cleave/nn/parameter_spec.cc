@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <span>
+#include <vector>
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include "cleave/base/philox.h"
 #include "cleave/layout/shards.h"
@@ -66,13 +68,30 @@ Tensor ParameterSharding::held_numbers(const Fill& fill) const {
     if (d > dim) inner *= shape()[static_cast<size_t>(d)];
   }
   const int64_t whole = shape().empty() ? 1 : shape()[static_cast<size_t>(dim)];
+  // Parts are small, so that threads share the work of one large matrix.
+  constexpr int64_t kMost = 1 << 14;
+  struct Part {
+    int64_t first, place, count;
+  };
+  std::vector<Part> parts;
+  int64_t place = 0;
   for (int64_t o = 0; o < outer; ++o) {
     for (const Range& r : ranges()) {
-      const auto count = static_cast<size_t>(r.size() * inner);
-      fill(static_cast<uint64_t>((o * whole + r.begin) * inner), std::span<Number>(to, count));
-      to += count;
+      for (int64_t i = 0; i < r.size() * inner; i += kMost) {
+        const int64_t count = std::min(kMost, r.size() * inner - i);
+        parts.push_back(
+            {.first = (o * whole + r.begin) * inner + i, .place = place, .count = count});
+        place += count;
+      }
     }
   }
+  at::parallel_for(0, std::ssize(parts), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const Part& part = parts[static_cast<size_t>(i)];
+      fill(static_cast<uint64_t>(part.first),
+           std::span<Number>(to + part.place, static_cast<size_t>(part.count)));
+    }
+  });
   if (is_flat()) return out.flatten().narrow(0, flat_->begin, flat_->size()).clone();
   return out;
 }

@@ -59,6 +59,22 @@ TEST(InitialValue, OnEveryShard_IsTheSameBits) {
   }
 }
 
+// So many that threads share them.
+TEST(InitialValue, OfALargeMatrix_IsTheSameBitsOnEveryShard) {
+  const std::vector<int64_t> shape{300, 131};
+  const Tensor want = whole_start(3, "block.weight", shape, 0.05);
+  for (const int tp : {1, 2, 3}) {
+    on_ranks(tp, [&](const Axis& axis) {
+      for (const int dim : {0, 1}) {
+        Parameter p(shape, Init::normal(0.05));
+        p.set_name("block.weight");
+        p.shard(axis, dim, Split::balanced(dim == 0 ? 300 : 131, tp));
+        EXPECT_TRUE(at::equal(p.initial_value(3, at::kDouble), test::slice_of(p, want)));
+      }
+    });
+  }
+}
+
 // Oracle: numbers of the stream itself.
 TEST(InitialValue, OfUniformNumbers_IsTheSameBitsOnEveryShardAndWithinItsBound) {
   std::vector<float> u(42);
