@@ -66,7 +66,7 @@ void Checkpointer::load(RunState& state) {
   const bool is_free = setup_.options.gemm == "auto";
   choose_gemm(is_free ? saved.string_or("gemm", "auto") : setup_.options.gemm, everyone_);
   state.restore(saved, setup_.options.out);
-  if (state.early_stop.state().best_step >= 0) keep_best(state);
+  keep_best(state);
   check_changes(saved, state);
   state.reference = load_reference(setup_, state.step);
   saved_ = state.step;
@@ -130,6 +130,7 @@ void Checkpointer::finish(const RunState& state) {
 
 void Checkpointer::keep_best(const RunState& state) {
   const int64_t best = state.early_stop.state().best_step;
+  if (best < 0) return;
   // A pending save must not remove the best checkpoint so far: the new one is not written yet.
   if (best == state.step) wait();
   folder_.keep(best);

@@ -35,7 +35,8 @@ class Checkpointer {
   /// Completes a pending save, and saves the last step unless it is saved already.
   void finish(const RunState& state);
 
-  /// Keeps the checkpoint of the best evaluation so far in addition to the newest.
+  /// Keeps the checkpoint of the best evaluation so far, if there is one, in addition to the
+  /// newest.
   void keep_best(const RunState& state);
   /// Gives the launcher the command that it prints when ranks die. Called once there is a complete
   /// checkpoint: before, nothing can be resumed.

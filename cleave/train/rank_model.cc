@@ -177,13 +177,9 @@ EvalSum RankModel::eval_pass(std::span<const Batch> batches) {
     return at::scalar_tensor(0.0);  // the sum is broadcast below
   };
   parallelized_.pipeline->run_eval(inputs_of(micro_batches, Context()), loss);
-  Tensor sums = at::tensor(
-      {sum.loss_sum, static_cast<double>(sum.num_labels), static_cast<double>(sum.num_right)},
-      at::kDouble);
+  Tensor sums = sum.tensor();
   share_result(sums, "eval");
-  return {.loss_sum = sums[0].item<double>(),
-          .num_labels = static_cast<int64_t>(sums[1].item<double>()),
-          .num_right = static_cast<int64_t>(sums[2].item<double>())};
+  return EvalSum::from(sums);
 }
 
 double RankModel::expert_seconds() const {

@@ -27,6 +27,10 @@ struct RunState {
   EarlyStop early_stop;
   std::optional<ReferenceLogProbs> reference{};  ///< of preferences, once it is known
 
+  /// Whether all steps are done, or the run has stopped early.
+  [[nodiscard]] bool is_over(int64_t num_steps) const {
+    return step >= num_steps || early_stop.is_over();
+  }
   /// The text of state.json, which also has the run's options, data and layout.
   [[nodiscard]] std::string json(const TrainSetup& setup, const Mesh& mesh) const;
   /// Sets all but `reference` to the values of a state.json. `out` is the run's folder.

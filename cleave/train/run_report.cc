@@ -19,8 +19,7 @@ namespace {
 /// Whether a resumed run has trained no step, because all are done. Its record then stays that of
 /// the start that trained: with its times, memory and settings.
 bool keeps_record(const TrainSetup& setup, const RunState& state, int64_t first_step) {
-  const bool is_over = state.step >= setup.num_steps || state.early_stop.is_over();
-  return setup.resumes && is_over && state.step < first_step &&
+  return setup.resumes && state.is_over(setup.num_steps) && state.step < first_step &&
          fs::exists(fs::path(setup.options.out) / kRecordName);
 }
 
@@ -67,7 +66,7 @@ void RunReport::start(const RunState& state, Model& model, const Machine& machin
 }
 
 void RunReport::start_progress(const RunState& state) {
-  if (!is_first() || state.step >= setup_.num_steps || state.early_stop.is_over()) return;
+  if (!is_first() || state.is_over(setup_.num_steps)) return;
   progress_ = std::make_unique<Progress>(ProgressOptions{
       .total = setup_.num_steps, .done = state.step, .may_be_live = world_.ranks_are_threads()});
 }

@@ -49,6 +49,17 @@ EvalSum& EvalSum::operator+=(const EvalSum& other) {
   return *this;
 }
 
+Tensor EvalSum::tensor() const {
+  return at::tensor({loss_sum, static_cast<double>(num_labels), static_cast<double>(num_right)},
+                    at::kDouble);
+}
+
+EvalSum EvalSum::from(const Tensor& sums) {
+  return {.loss_sum = sums[0].item<double>(),
+          .num_labels = static_cast<int64_t>(sums[1].item<double>()),
+          .num_right = static_cast<int64_t>(sums[2].item<double>())};
+}
+
 double EvalSum::loss() const {
   return loss_sum / static_cast<double>(num_labels);
 }

@@ -26,6 +26,9 @@ struct EvalSum {
   int64_t num_labels = 0;  ///< tokens, sequences of a classifier, or pairs
   int64_t num_right = 0;   ///< correct predictions of a classifier; pairs that are preferred right
   EvalSum& operator+=(const EvalSum& other);
+  /// As [3] fp64, for collectives, and back.
+  [[nodiscard]] Tensor tensor() const;
+  static EvalSum from(const Tensor& sums);
 
   [[nodiscard]] double loss() const;        ///< mean per label
   [[nodiscard]] double perplexity() const;  ///< exp(loss)

@@ -9,6 +9,7 @@
 #include "cleave/base/log.h"
 #include "cleave/base/resource_limits.h"
 #include "cleave/mesh/cuda.h"
+#include "cleave/train/finite_check.h"
 #include "cleave/train/summary.h"
 
 namespace cleave::inline train {
@@ -20,15 +21,6 @@ constexpr int64_t kLeastSpace = int64_t{96} << 20;
 
 /// Below this scale, an overflow is not caused by the scaling.
 constexpr double kLeastLossScale = 1.0 / 1024;
-
-/// The first weight with a NaN or infinity in this rank's shard; "" if there is none.
-std::string first_not_finite(const Parameters& parameters) {
-  const at::NoGradGuard no_grad;
-  for (const auto& parameter : parameters) {
-    if (!at::isfinite(parameter->leaf()).all().item<bool>()) return parameter->name();
-  }
-  return "";
-}
 
 }  // namespace
 
@@ -50,6 +42,7 @@ Trainer::Trainer(const TrainSetup& setup, World& world)
       state_(setup),
       batches_(setup, mesh_["dp"], state_.reference),
       stop_(everyone_),
+      evaluator_(setup, everyone_, batches_, rank_, stop_),
       checkpoints_(setup, world, mesh_, everyone_, rank_),
       report_(setup, world, mesh_, everyone_) {
   if (setup.task == Task::kDpo) rank_.train_on_preferences(setup.options.dpo_beta);
@@ -73,21 +66,22 @@ Trainer::Trainer(const TrainSetup& setup, World& world)
 
 int Trainer::run() {
   start();
-  while (!is_over() && stop_.signal() == 0) {
+  while (continues()) {
     train_step(state_.step);
     checkpoints_.poll();
-    if (!is_over() && stop_.signal() == 0 && checkpoints_.is_due(state_)) checkpoints_.save(state_);
+    if (continues() && checkpoints_.is_due(state_)) checkpoints_.save(state_);
   }
   const int signal = stop_.signal();
   checkpoints_.wait();
-  if (signal == 0) check_any_update();
+  if (signal == 0) check_any_update(state_, rank_);
   checkpoints_.finish(state_);
   std::string outcome = "finished";
   if (state_.early_stop.is_over()) outcome = str("stopped early after step ", state_.step);
   if (signal != 0) outcome = str("stopped by signal ", signal, " after step ", state_.step);
-  report_.finish(
-      outcome, state_, rank_, profile_,
-      {{"loading", load_s_}, {"saving", checkpoints_.save_seconds()}, {"evaluation", eval_s_}});
+  report_.finish(outcome, state_, rank_, profile_,
+                 {{"loading", load_s_},
+                  {"saving", checkpoints_.save_seconds()},
+                  {"evaluation", evaluator_.seconds()}});
   if (signal != 0 && is_first()) log_status("resume with: ", resume_command(setup_.options));
   return signal;
 }
@@ -107,8 +101,8 @@ void Trainer::start() {
   report_.start_progress(state_);
 }
 
-bool Trainer::is_over() const {
-  return state_.step >= setup_.num_steps || state_.early_stop.is_over();
+bool Trainer::continues() const {
+  return !state_.is_over(setup_.num_steps) && stop_.signal() == 0;
 }
 
 void Trainer::begin_recording(int64_t step) {
@@ -162,11 +156,10 @@ void Trainer::train_step(int64_t step) {
 
 /// Evaluates where it is due, and reports the step.
 void Trainer::end_step(StepMetrics m) {
-  const int64_t every = setup_.options.eval_every;
-  const bool is_eval_step =
-      state_.step == setup_.num_steps || (every > 0 && state_.step % every == 0);
-  if (setup_.eval_data && is_eval_step) note(evaluate(), m);
-  note_for_early_stop(m.eval_loss);
+  if (evaluator_.is_due(m.step)) {
+    evaluator_.run(m, state_.early_stop);
+    checkpoints_.keep_best(state_);
+  }
   report_.add(m);
   if (!recording_) return;
   recording_->write(setup_, machine_, m, str(report_.title(), ", step ", state_.step));
@@ -216,89 +209,10 @@ void Trainer::update(int64_t step, double loss, const GradientNorm& norm) {
   }
   // Finish the pending checkpoint from before the failure: the user resumes from it.
   if (!is_finite) checkpoints_.wait();
-  check_finite(step, loss, norm);
+  check_finite(rank_, everyone_, step, loss, norm);
   const double clip = setup_.options.clip;
   const RecordedScope recorded(EventKind::kOptimizer, "optimizer step");
   rank_.step(setup_.schedule.at(step), clip > 0 ? clip_factor(norm.value, clip) : 1);
-}
-
-/// Refuses a run whose steps have all overflowed fp16: its weights are those of the start.
-void Trainer::check_any_update() {
-  const LossScale& scale = state_.loss_scale;
-  if (!scale.is_on() || state_.step == 0 || rank_.optimizer().num_steps() > 0) return;
-  throw Error(
-      Code::kNumerics,
-      str("all ", state_.step, " steps overflowed fp16, so no weight was changed; the loss scale, ",
-          "which halves with each of them, is now ", scale.value(),
-          ". Give more --steps, or --dtype bf16"));
-}
-
-void Trainer::check_finite(int64_t step, double loss, const GradientNorm& norm) const {
-  if (std::isfinite(loss) && std::isfinite(norm.value)) return;
-  if (!std::isfinite(loss)) {
-    const std::string weight = first_not_finite(rank_.parameters());
-    CLEAVE_CHECK(weight.empty(), Code::kNumerics, "the weight ", weight, " is not finite on rank ",
-                 world_.rank(), ", and the loss is ", loss, " in step ", step + 1,
-                 "; resume from an earlier checkpoint with a smaller --lr");
-    everyone_.barrier("weight check");
-    throw Error(Code::kNumerics,
-                str("the loss is ", loss, " in step ", step + 1,
-                    "; no weight was changed in it. Try a smaller --lr, or --clip"));
-  }
-  // The rank that holds the tensor reports it; the others wait for the abort.
-  if (norm.not_finite.empty()) everyone_.barrier("gradient check");
-  throw Error(Code::kNumerics,
-              str("the gradient of ", norm.not_finite, " is not finite in step ", step + 1,
-                  " on rank ", world_.rank(), "; no weight was changed in it. Try a smaller --lr"));
-}
-
-void Trainer::note(const EvalSum& sum, StepMetrics& metrics) const {
-  metrics.eval_loss = sum.loss();
-  const bool has_accuracy = setup_.task == Task::kClassify || setup_.task == Task::kDpo;
-  if (has_accuracy) metrics.eval_accuracy = sum.accuracy();
-}
-
-/// An evaluation that a signal interrupts does not count.
-void Trainer::note_for_early_stop(std::optional<double> loss) {
-  if (!state_.early_stop.is_on() || !loss || stop_.signal() != 0) return;
-  Tensor same = at::tensor({*loss}, at::kDouble);
-  everyone_.broadcast_(same, 0, "early stop");  // all ranks must decide the same
-  state_.early_stop.note(state_.step, same.item<double>());
-  checkpoints_.keep_best(state_);
-}
-
-/// Exchanges weights and averages, if averages are kept.
-void Trainer::swap_ema() {
-  if (!rank_.optimizer().has_ema()) return;
-  rank_.optimizer().swap_ema();
-  rank_.refresh_weights();
-}
-
-EvalSum Trainer::evaluate() {
-  const double start = monotonic_s();
-  swap_ema();
-  const EvalSum sum = evaluate_weights();
-  swap_ema();
-  eval_s_ += monotonic_s() - start;
-  return sum;
-}
-
-EvalSum Trainer::evaluate_weights() {
-  EvalSum sum;
-  const int64_t batch_size = setup_.order.batch_size;
-  for (int64_t begin = 0; begin < setup_.eval_data->size(); begin += batch_size) {
-    if (stop_.poll("eval")) return {.loss_sum = NAN};
-    const int64_t count = std::min(batch_size, setup_.eval_data->size() - begin);
-    sum += rank_.eval_pass(batches_.micro_batches(*setup_.eval_data, begin / batch_size, count));
-  }
-  const Tensor sums = mesh_["dp"].all_reduce(
-      at::tensor(
-          {sum.loss_sum, static_cast<double>(sum.num_labels), static_cast<double>(sum.num_right)},
-          at::kDouble),
-      "eval loss");
-  return {.loss_sum = sums[0].item<double>(),
-          .num_labels = static_cast<int64_t>(sums[1].item<double>()),
-          .num_right = static_cast<int64_t>(sums[2].item<double>())};
 }
 
 }  // namespace cleave::inline train

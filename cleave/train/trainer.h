@@ -5,13 +5,13 @@
 #include "cleave/planner/machine.h"
 #include "cleave/train/batch_loader.h"
 #include "cleave/train/checkpointer.h"
+#include "cleave/train/evaluator.h"
 #include "cleave/train/rank_model.h"
 #include "cleave/train/resume.h"
 #include "cleave/train/run_report.h"
 #include "cleave/train/setup.h"
 #include "cleave/train/step_profile.h"
 #include "cleave/train/step_recording.h"
-#include "cleave/train/stop_request.h"
 
 namespace cleave::inline train {
 
@@ -33,20 +33,13 @@ class Trainer {
   struct StepSums;
 
   void start();
-  [[nodiscard]] bool is_over() const;
+  [[nodiscard]] bool continues() const;
   void begin_recording(int64_t step);
   void train_step(int64_t step);
   void end_step(StepMetrics m);
   [[nodiscard]] StepSums sum_over_ranks(const PassResult& pass, const Batch& batch,
                                         double comm_s) const;
   void update(int64_t step, double loss, const GradientNorm& norm);
-  void check_finite(int64_t step, double loss, const GradientNorm& norm) const;
-  void check_any_update();
-  void swap_ema();
-  [[nodiscard]] EvalSum evaluate();
-  [[nodiscard]] EvalSum evaluate_weights();
-  void note(const EvalSum& sum, StepMetrics& metrics) const;
-  void note_for_early_stop(std::optional<double> loss);
   [[nodiscard]] double collective_seconds() const;
   [[nodiscard]] bool is_first() const { return world_.rank() == 0; }
 
@@ -59,10 +52,11 @@ class Trainer {
   RunState state_;
   BatchLoader batches_;
   StopRequest stop_;
+  Evaluator evaluator_;
   Checkpointer checkpoints_;
   RunReport report_;
   Machine machine_;
-  double load_s_ = 0, eval_s_ = 0;
+  double load_s_ = 0;
   // During the step of --record-step. The last member: it reads the others, so it ends first.
   std::unique_ptr<StepRecording> recording_;
 };
