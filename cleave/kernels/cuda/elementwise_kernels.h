@@ -48,15 +48,6 @@ struct RotaryKernel {
   }
 };
 
-/// DeviceKernels::rotary().
-template <class Launch>
-void launch_rotary(const Launch& launch, const RotaryJob& job) {
-  Grid grid = grid_of_rows(job.batch * job.tokens, job.heads * job.half);
-  grid.shared_bytes = 0;
-  job.is_bf16 ? launch(RotaryKernel<uint16_t>(), grid, job)
-              : launch(RotaryKernel<float>(), grid, job);
-}
-
 /// 1 / (1 + e^-v).
 CLEAVE_DEVICE float sigmoid_of(float v) {
   return 1 / (1 + std::exp(-v));
@@ -150,13 +141,5 @@ struct GeluBackwardKernel {
     at.store(x, job.dx);
   }
 };
-
-/// `Kernel` over `count` elements of the job's type.
-template <template <class> class Kernel, class Launch, class Job>
-void launch_elementwise(const Launch& launch, const Job& job, int64_t count) {
-  const Grid grid = grid_of_quads(count);
-  job.is_bf16 ? launch(Kernel<uint16_t>(), grid, job, count)
-              : launch(Kernel<float>(), grid, job, count);
-}
 
 }  // namespace cleave::inline kernels

@@ -15,49 +15,83 @@ class KernelSet : public DeviceKernels {
   /// Launches by a copy of `launch`.
   explicit KernelSet(const Launch& launch = Launch()) : launch_(launch) {}
 
-  void dropout(const DropoutJob& job) const override { launch_dropout(launch_, job); }
-  void initial_values(const InitialJob& job) const override { launch_initial_values(launch_, job); }
+  void dropout(const DropoutJob& job) const override {
+    launch<DropoutKernel>(grid_of_quads(job.count), job);
+  }
+  void initial_values(const InitialJob& job) const override {
+    launch<InitialKernel>(grid_of_quads(job.count), job);
+  }
   void sums_of_squares(std::span<const SquaresOf> tensors, double* parts,
                        double* sums) const override {
-    launch_sums_of_squares(launch_, tensors, parts, sums);
+    for_lists(tensors, [&](const TensorList<SquaresOf>& list) {
+      const int64_t blocks = list.first_block[list.num_tensors];
+      const auto grid = [](int64_t count) {
+        return Grid{.blocks = count, .threads = kMostThreads, .shared_bytes = kOverBlockBytes};
+      };
+      launch_(SquaresKernel(), grid(blocks), list, parts);
+      launch_(SumPartsKernel(), grid(list.num_tensors), list, static_cast<const double*>(parts),
+              sums);
+      parts += blocks;
+      sums += list.num_tensors;
+    });
   }
   void adam(std::span<const AdamTensor> tensors, const AdamRule& rule,
             const float* scale) const override {
-    launch_adam(launch_, tensors, rule, scale);
+    for_lists(tensors, [&](const TensorList<AdamTensor>& list) {
+      launch_(AdamKernel(), {.blocks = list.first_block[list.num_tensors], .threads = kMostThreads},
+              list, AdamNumbers(rule), scale);
+    });
   }
   void softmax_sums(const LogitsJob& job, int64_t rows) const override {
-    launch_softmax_sums(launch_, job, rows);
+    launch<SoftmaxSumsKernel>(grid_of_rows(rows, job.width), job);
   }
   void softmax_gradient(const LogitsGradientJob& job, int64_t rows) const override {
-    launch_softmax_gradient(launch_, job, rows);
+    launch<SoftmaxGradientKernel>(grid_of_rows(rows, job.width), job);
   }
   void rms_norm(const RmsNormJob& job, int64_t rows) const override {
-    launch_rms_norm(launch_, job, rows);
+    launch<RmsNormKernel>(grid_of_rows(rows, job.width), job);
   }
   void rms_norm_backward(const RmsNormJob& job, int64_t rows, float* parts) const override {
-    launch_rms_norm_backward(launch_, job, rows, parts);
+    launch_norm_backward<RmsNormBackwardKernel>(1, job, rows, parts);
   }
   void layer_norm(const LayerNormJob& job, int64_t rows) const override {
-    launch_layer_norm(launch_, job, rows);
+    launch<LayerNormKernel>(grid_of_rows(rows, job.width), job);
   }
   void layer_norm_backward(const LayerNormJob& job, int64_t rows, float* parts) const override {
-    launch_layer_norm_backward(launch_, job, rows, parts);
+    launch_norm_backward<LayerNormBackwardKernel>(2, job, rows, parts);
   }
-  void rotary(const RotaryJob& job) const override { launch_rotary(launch_, job); }
+  void rotary(const RotaryJob& job) const override {
+    Grid grid = grid_of_rows(job.batch * job.tokens, job.heads * job.half);
+    grid.shared_bytes = 0;
+    launch<RotaryKernel>(grid, job);
+  }
   void gate(const GateJob& job, int64_t count) const override {
-    launch_elementwise<GateKernel>(launch_, job, count);
+    launch<GateKernel>(grid_of_quads(count), job, count);
   }
   void gate_backward(const GateJob& job, int64_t count) const override {
-    launch_elementwise<GateBackwardKernel>(launch_, job, count);
+    launch<GateBackwardKernel>(grid_of_quads(count), job, count);
   }
   void gelu(const GeluJob& job, int64_t count) const override {
-    launch_elementwise<GeluKernel>(launch_, job, count);
+    launch<GeluKernel>(grid_of_quads(count), job, count);
   }
   void gelu_backward(const GeluJob& job, int64_t count) const override {
-    launch_elementwise<GeluBackwardKernel>(launch_, job, count);
+    launch<GeluBackwardKernel>(grid_of_quads(count), job, count);
   }
 
  private:
+  /// The kernel of the job's type.
+  template <template <class> class Kernel, class Job, class... Arguments>
+  void launch(const Grid& grid, const Job& job, const Arguments&... arguments) const {
+    job.is_bf16 ? launch_(Kernel<uint16_t>(), grid, job, arguments...)
+                : launch_(Kernel<float>(), grid, job, arguments...);
+  }
+  /// A norm's backward with `num_sums` sums over rows.
+  template <template <class> class Kernel, class Job>
+  void launch_norm_backward(int64_t num_sums, const Job& job, int64_t rows, float* parts) const {
+    const Grid grid = grid_of_norm_parts(rows, job.width, num_sums);
+    launch<Kernel>(grid, job, rows, parts, grid.shared_bytes > kOverBlockBytes);
+  }
+
   Launch launch_;
 };
 

@@ -151,31 +151,4 @@ void for_lists(std::span<const Listed> tensors, const Run& run) {
   }
 }
 
-/// DeviceKernels::sums_of_squares().
-template <class Launch>
-void launch_sums_of_squares(const Launch& launch, std::span<const SquaresOf> tensors, double* parts,
-                            double* sums) {
-  for_lists(tensors, [&](const TensorList<SquaresOf>& list) {
-    const int64_t blocks = list.first_block[list.num_tensors];
-    launch(SquaresKernel(),
-           {.blocks = blocks, .threads = kMostThreads, .shared_bytes = kOverBlockBytes}, list,
-           parts);
-    launch(SumPartsKernel(),
-           {.blocks = list.num_tensors, .threads = kMostThreads, .shared_bytes = kOverBlockBytes},
-           list, static_cast<const double*>(parts), sums);
-    parts += blocks;
-    sums += list.num_tensors;
-  });
-}
-
-/// DeviceKernels::adam().
-template <class Launch>
-void launch_adam(const Launch& launch, std::span<const AdamTensor> tensors, const AdamRule& rule,
-                 const float* scale) {
-  for_lists(tensors, [&](const TensorList<AdamTensor>& list) {
-    launch(AdamKernel(), {.blocks = list.first_block[list.num_tensors], .threads = kMostThreads},
-           list, AdamNumbers(rule), scale);
-  });
-}
-
 }  // namespace cleave::inline kernels

@@ -195,48 +195,13 @@ struct LayerNormBackwardKernel {
   }
 };
 
-/// DeviceKernels::rms_norm().
-template <class Launch>
-void launch_rms_norm(const Launch& launch, const RmsNormJob& job, int64_t rows) {
-  const Grid grid = grid_of_rows(rows, job.width);
-  job.is_bf16 ? launch(RmsNormKernel<uint16_t>(), grid, job)
-              : launch(RmsNormKernel<float>(), grid, job);
-}
-
-/// DeviceKernels::layer_norm().
-template <class Launch>
-void launch_layer_norm(const Launch& launch, const LayerNormJob& job, int64_t rows) {
-  const Grid grid = grid_of_rows(rows, job.width);
-  job.is_bf16 ? launch(LayerNormKernel<uint16_t>(), grid, job)
-              : launch(LayerNormKernel<float>(), grid, job);
-}
-
-/// With shared memory for `num_sums` sums over rows, if there is enough of it.
+/// A block for each part of kNormPart rows, with shared memory for `num_sums` sums over rows, if
+/// there is enough of it.
 constexpr Grid grid_of_norm_parts(int64_t rows, int64_t width, int64_t num_sums) {
   Grid grid = grid_of_rows(parts_of(rows, kNormPart), width);
   const int64_t bytes = num_sums * width * static_cast<int64_t>(sizeof(float));
   if (grid.shared_bytes + bytes <= kMostSharedBytes) grid.shared_bytes += bytes;
   return grid;
-}
-
-/// DeviceKernels::rms_norm_backward().
-template <class Launch>
-void launch_rms_norm_backward(const Launch& launch, const RmsNormJob& job, int64_t rows,
-                              float* parts) {
-  const Grid grid = grid_of_norm_parts(rows, job.width, 1);
-  const bool is_shared = grid.shared_bytes > kOverBlockBytes;
-  job.is_bf16 ? launch(RmsNormBackwardKernel<uint16_t>(), grid, job, rows, parts, is_shared)
-              : launch(RmsNormBackwardKernel<float>(), grid, job, rows, parts, is_shared);
-}
-
-/// DeviceKernels::layer_norm_backward().
-template <class Launch>
-void launch_layer_norm_backward(const Launch& launch, const LayerNormJob& job, int64_t rows,
-                                float* parts) {
-  const Grid grid = grid_of_norm_parts(rows, job.width, 2);
-  const bool is_shared = grid.shared_bytes > kOverBlockBytes;
-  job.is_bf16 ? launch(LayerNormBackwardKernel<uint16_t>(), grid, job, rows, parts, is_shared)
-              : launch(LayerNormBackwardKernel<float>(), grid, job, rows, parts, is_shared);
 }
 
 }  // namespace cleave::inline kernels

@@ -84,20 +84,4 @@ struct InitialKernel {
   }
 };
 
-/// DeviceKernels::dropout().
-template <class Launch>
-void launch_dropout(const Launch& launch, const DropoutJob& job) {
-  const Grid grid = grid_of_quads(job.count);
-  job.is_bf16 ? launch(DropoutKernel<uint16_t>(), grid, job)
-              : launch(DropoutKernel<float>(), grid, job);
-}
-
-/// DeviceKernels::initial_values().
-template <class Launch>
-void launch_initial_values(const Launch& launch, const InitialJob& job) {
-  const Grid grid = grid_of_quads(job.count);
-  job.is_bf16 ? launch(InitialKernel<uint16_t>(), grid, job)
-              : launch(InitialKernel<float>(), grid, job);
-}
-
 }  // namespace cleave::inline kernels

@@ -62,20 +62,4 @@ struct SoftmaxGradientKernel {
   }
 };
 
-/// DeviceKernels::softmax_sums().
-template <class Launch>
-void launch_softmax_sums(const Launch& launch, const LogitsJob& job, int64_t rows) {
-  const Grid grid = grid_of_rows(rows, job.width);
-  job.is_bf16 ? launch(SoftmaxSumsKernel<uint16_t>(), grid, job)
-              : launch(SoftmaxSumsKernel<float>(), grid, job);
-}
-
-/// DeviceKernels::softmax_gradient().
-template <class Launch>
-void launch_softmax_gradient(const Launch& launch, const LogitsGradientJob& job, int64_t rows) {
-  const Grid grid = grid_of_rows(rows, job.width);
-  job.is_bf16 ? launch(SoftmaxGradientKernel<uint16_t>(), grid, job)
-              : launch(SoftmaxGradientKernel<float>(), grid, job);
-}
-
 }  // namespace cleave::inline kernels
