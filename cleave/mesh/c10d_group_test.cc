@@ -28,9 +28,7 @@ class StagingDevice : public HostDevice {
   [[nodiscard]] std::shared_ptr<std::byte[]> host_memory(size_t bytes) override {
     return host_.emplace_back(HostDevice::host_memory(bytes), bytes).first;
   }
-  std::unique_ptr<DeviceGroup> connect(Group& group) override {
-    return std::make_unique<StagedGroup>(*this, group);
-  }
+  std::unique_ptr<DeviceGroup> connect(Group& group) override { return staged_group(*this, group); }
 
  private:
   // Kept to the end: the addresses of freed memory may be those of device memory later.

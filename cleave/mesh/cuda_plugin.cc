@@ -122,7 +122,7 @@ class CudaDevice : public Device {
   }
 
   std::unique_ptr<DeviceGroup> connect(Group& group) override {
-    if (shares_gpus()) return std::make_unique<StagedGroup>(*this, group);
+    if (shares_gpus()) return staged_group(*this, group);
     return checked(Code::kPeer, str("axis ", group.name(), ": NCCL cannot connect"), [&] {
       auto options = c10d::ProcessGroupNCCL::Options::create();
       const auto store = c10::make_intrusive<GroupStore>(group);
