@@ -38,6 +38,10 @@ void ChatSequences::add(const TokenizedChat& chat) {
   labels_.append(labels);
 }
 
+void ChatSequences::check_index(int64_t index) const {
+  CLEAVE_CHECK(index >= 0 && index < size(), Code::kUsage, "sample ", index, " of ", size());
+}
+
 void ChatSequences::finish() {
   Hasher hasher;
   ids_.add_numbers_to(hasher);

@@ -1,6 +1,5 @@
 #pragma once
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -20,25 +19,35 @@ int64_t truncate(TokenizedChat& chat, int64_t seq_len);
 /// is not trained.
 bool is_trained(const TokenizedChat& chat);
 
-/// Tokenized chats, 8 bytes per token: in memory if they are few, else in a file without a name.
-class ChatSequences {
+/// Samples of one or more tokenized chats, 8 bytes per token: in memory if they are few, else in a
+/// file without a name.
+class ChatSequences : public Dataset {
  public:
-  /// `folder` as in NumberLists.
-  explicit ChatSequences(const std::filesystem::path& folder) : ids_(folder), labels_(folder) {}
+  explicit ChatSequences(const DatasetOptions& options)
+      : options_(options), ids_(options.cache_folder), labels_(options.cache_folder) {}
 
-  /// Appends a sequence.
-  void add(const TokenizedChat& chat);
-  [[nodiscard]] int64_t size() const { return ids_.size(); }
-  /// The ids of a sequence.
-  [[nodiscard]] std::vector<int64_t> ids(int64_t index) const { return ids_.list(index); }
-  /// Its labels; kNoLabel for tokens that are not trained.
-  [[nodiscard]] std::vector<int64_t> labels(int64_t index) const { return labels_.list(index); }
+  [[nodiscard]] bool is_text() const override { return true; }
   /// Of all ids and labels, as of the last finish().
-  [[nodiscard]] uint64_t fingerprint() const { return fingerprint_; }
+  [[nodiscard]] uint64_t fingerprint() const override { return fingerprint_; }
   /// Sets the fingerprint: it reads all sequences.
   void finish();
 
+ protected:
+  [[nodiscard]] const DatasetOptions& options() const { return options_; }
+  /// Appends a sequence.
+  void add(const TokenizedChat& chat);
+  [[nodiscard]] int64_t num_sequences() const { return ids_.size(); }
+  /// The ids of a sequence.
+  [[nodiscard]] std::vector<int64_t> ids(int64_t sequence) const { return ids_.list(sequence); }
+  /// Its labels; kNoLabel for tokens that are not trained.
+  [[nodiscard]] std::vector<int64_t> labels(int64_t sequence) const {
+    return labels_.list(sequence);
+  }
+  /// Throws Error(kUsage) unless 0 <= index < size().
+  void check_index(int64_t index) const;
+
  private:
+  DatasetOptions options_;
   NumberLists ids_, labels_;
   uint64_t fingerprint_ = 0;
 };

@@ -6,42 +6,30 @@
 namespace cleave::inline data {
 namespace {
 
-class ChatDataset final : public Dataset {
+class ChatDataset final : public ChatSequences {
  public:
-  explicit ChatDataset(const DatasetOptions& options)
-      : options_(options), sequences_(options.cache_folder) {}
+  using ChatSequences::ChatSequences;
 
   void append(TokenizedChat chat, const std::string& place, ChatCounts& counts) {
     counts.conversations += 1;
     counts.tokens += static_cast<int64_t>(chat.ids.size());
-    check_ids(chat, options_, place);
-    const int64_t cut = truncate(chat, options_.seq_len);
+    check_ids(chat, options(), place);
+    const int64_t cut = truncate(chat, options().seq_len);
     if (cut > 0 && ++counts.truncated == 1) counts.first = place;
     counts.truncated_tokens += cut;
     if (!is_trained(chat)) {
       counts.left_out += 1;
       return;
     }
-    sequences_.add(chat);
+    add(chat);
   }
 
-  void finish() { sequences_.finish(); }
-  [[nodiscard]] int64_t size() const override { return sequences_.size(); }
-  [[nodiscard]] bool is_text() const override { return true; }
+  [[nodiscard]] int64_t size() const override { return num_sequences(); }
 
   [[nodiscard]] Sample sample(int64_t index) const override {
-    CLEAVE_CHECK(index >= 0 && index < size(), Code::kUsage, "sample ", index, " of ", size());
-    return {.ids = sequences_.ids(index),
-            .labels = sequences_.labels(index),
-            .attention_mask = {},
-            .token_types = {}};
+    check_index(index);
+    return {.ids = ids(index), .labels = labels(index), .attention_mask = {}, .token_types = {}};
   }
-
-  [[nodiscard]] uint64_t fingerprint() const override { return sequences_.fingerprint(); }
-
- private:
-  DatasetOptions options_;
-  ChatSequences sequences_;
 };
 
 }  // namespace

@@ -7,18 +7,18 @@
 namespace cleave::inline data {
 namespace {
 
-class PairDataset final : public Dataset {
+/// Their sequences are chosen, rejected, chosen, ...
+class PairDataset final : public ChatSequences {
  public:
-  explicit PairDataset(const DatasetOptions& options)
-      : options_(options), sequences_(options.cache_folder) {}
+  using ChatSequences::ChatSequences;
 
   void append(TokenizedPair pair, const std::string& place, PairCounts& counts) {
     counts.pairs += 1;
     int64_t cut = 0;
     for (TokenizedChat* sequence : {&pair.chosen, &pair.rejected}) {
-      check_ids(*sequence, options_, place);
+      check_ids(*sequence, options(), place);
       counts.tokens += static_cast<int64_t>(sequence->ids.size());
-      cut += truncate(*sequence, options_.seq_len);
+      cut += truncate(*sequence, options().seq_len);
     }
     if (cut > 0 && ++counts.truncated == 1) counts.first = place;
     counts.truncated_tokens += cut;
@@ -31,29 +31,21 @@ class PairDataset final : public Dataset {
       counts.left_out += 1;
       return;
     }
-    sequences_.add(pair.chosen);
-    sequences_.add(pair.rejected);
+    add(pair.chosen);
+    add(pair.rejected);
   }
 
-  void finish() { sequences_.finish(); }
-  [[nodiscard]] int64_t size() const override { return sequences_.size() / 2; }
-  [[nodiscard]] bool is_text() const override { return true; }
+  [[nodiscard]] int64_t size() const override { return num_sequences() / 2; }
 
   [[nodiscard]] Sample sample(int64_t index) const override {
-    CLEAVE_CHECK(index >= 0 && index < size(), Code::kUsage, "sample ", index, " of ", size());
-    return {.ids = sequences_.ids(2 * index),
-            .labels = sequences_.labels(2 * index),
+    check_index(index);
+    return {.ids = ids(2 * index),
+            .labels = labels(2 * index),
             .attention_mask = {},
             .token_types = {},
-            .rejected_ids = sequences_.ids(2 * index + 1),
-            .rejected_labels = sequences_.labels(2 * index + 1)};
+            .rejected_ids = ids(2 * index + 1),
+            .rejected_labels = labels(2 * index + 1)};
   }
-
-  [[nodiscard]] uint64_t fingerprint() const override { return sequences_.fingerprint(); }
-
- private:
-  DatasetOptions options_;
-  ChatSequences sequences_;  // chosen, rejected, chosen, ...
 };
 
 }  // namespace
