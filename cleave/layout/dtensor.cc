@@ -6,7 +6,7 @@
 
 #include <ATen/ATen.h>
 
-#include "cleave/layout/layouts_seen.h"
+#include "cleave/layout/placements_seen.h"
 #include "cleave/layout/shards.h"
 #include "cleave/torch_internals/node.h"
 
@@ -23,7 +23,7 @@ DTensor::DTensor(Tensor local, Axis axis, Placement placement, const std::string
     : local_(std::move(local)), axis_(std::move(axis)), maker_(maker) {
   if (!is_split()) return;
   placement_ = placement.normalised(local_.dim());
-  LayoutsSeen::add(*this);
+  PlacementsSeen::add(*this);
   if (!placement_.is_shard()) return;
   const Split* split = placement_.split().get();
   const int64_t size = local_.size(placement_.dim());
@@ -173,20 +173,20 @@ Tensor DTensor::convert(const Placement& to) const {
 
 namespace {
 
-void check_same_layout(const char* what, const DTensor& a, const DTensor& b) {
+void check_same_placement(const char* what, const DTensor& a, const DTensor& b) {
   const bool same =
       a.is_split() == b.is_split() &&
       (!a.is_split() || (a.axis() == b.axis() && a.placement().matches(b.placement())));
   CLEAVE_CHECK(same, Code::kShape, "cannot ", what, " ", a.placement().describe(), " (made by ",
                a.maker(), ") and ", b.placement().describe(), " (made by ", b.maker(),
-               "); give both one layout in the plan");
+               "); give both one placement in the plan");
 }
 
 }  // namespace
 
 DTensor map(const std::function<Tensor(const Tensor&, const Tensor&)>& f, const DTensor& a,
             const DTensor& b) {
-  check_same_layout("combine", a, b);
+  check_same_placement("combine", a, b);
   CLEAVE_CHECK(!a.placement().is_partial(), Code::kShape,
                "an element-wise function of partial sums (made by ", a.maker(),
                ") is not the function of the sum; redistribute first");
@@ -201,7 +201,7 @@ DTensor map(const std::function<Tensor(const Tensor&)>& f, const DTensor& a) {
 }
 
 DTensor operator+(const DTensor& a, const DTensor& b) {
-  check_same_layout("add", a, b);
+  check_same_placement("add", a, b);
   return b.with(a.local() + b.local());
 }
 

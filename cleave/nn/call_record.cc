@@ -10,7 +10,7 @@ namespace cleave::inline nn {
 namespace {
 
 /// A placeholder for a recorded activation: only its layout is used.
-DTensor activation_like(const LayoutsSeen::Seen& seen, const Axis& axis) {
+DTensor activation_like(const PlacementsSeen::Seen& seen, const Axis& axis) {
   std::vector<int64_t> sizes{1};
   if (seen.placement.is_shard()) {
     sizes.resize(static_cast<size_t>(seen.placement.dim()) + 1, 1);
@@ -22,17 +22,17 @@ DTensor activation_like(const LayoutsSeen::Seen& seen, const Axis& axis) {
 }  // namespace
 
 void CallRecord::finish(const std::string& path) const {
-  if (!at::GradMode::is_enabled() || (!split_work() && !same_work())) return;
+  if (!at::GradMode::is_enabled() || (!sharded_work() && !same_work())) return;
   const auto read = read_;  // copied, because used_in() below changes this record
   for (const Parameter* p : read) {
     const bool is_reported = std::find(reported_.begin(), reported_.end(), p) != reported_.end();
     if (is_reported || !p->leaf().defined() || !p->leaf().requires_grad()) continue;
-    CLEAVE_CHECK(!split_work() || !same_work(), Code::kShape, path.empty() ? "the model" : path,
-                 " uses its parameter ", p->name(), " where it has ", split_work()->describe(),
+    CLEAVE_CHECK(!sharded_work() || !same_work(), Code::kShape, path.empty() ? "the model" : path,
+                 " uses its parameter ", p->name(), " where it has ", sharded_work()->describe(),
                  " and ", same_work()->describe(),
                  ", so the layout of the parameter's gradient is ambiguous; in addition to use(), "
                  "call used_in(activation) with the activation that it is applied to");
-    const Seen& seen = split_work() ? *split_work() : *same_work();
+    const Seen& seen = sharded_work() ? *sharded_work() : *same_work();
     // use() is const, but the Parameter objects themselves are not.
     const_cast<Parameter*>(p)->used_in(activation_like(seen, p->axis()));
   }

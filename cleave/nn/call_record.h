@@ -1,7 +1,7 @@
 #pragma once
 #include <c10/util/SmallVector.h>
 
-#include "cleave/layout/layouts_seen.h"
+#include "cleave/layout/placements_seen.h"
 
 namespace cleave::inline nn {
 
@@ -11,11 +11,11 @@ class Parameter;
 /// gradients are partial sums follows from the layout of the activation they are used on: the one
 /// that the layer reported (Parameter::used_in), otherwise all activations of the call, which must
 /// then agree.
-class CallRecord : public LayoutsSeen {
+class CallRecord : public PlacementsSeen {
  public:
   /// Innermost call on this thread; null outside any.
   [[nodiscard]] static CallRecord* current() {
-    return static_cast<CallRecord*>(LayoutsSeen::current());  // nothing else derives from it
+    return static_cast<CallRecord*>(PlacementsSeen::current());  // nothing else derives from it
   }
 
   void note_read(const Parameter& p) { read_.push_back(&p); }          ///< by use()

@@ -60,14 +60,14 @@ DTensor Layer::step(const DTensor& x, const Context& context) {
       CallRecord call;  // of this layer only: conversions of its output count for its caller
       DTensor in = input_layout_ ? converted(x, *input_layout_) : x;
       if (const auto needed = accepts(in)) in = converted(in, *needed);
-      LayoutsSeen::add(in);
+      PlacementsSeen::add(in);
       y = forward(in, context);
       call.finish(path());
     }
     if (expected_output_) check_layout("output", y, *expected_output_);
     if (output_layout_) y = converted(y, *output_layout_);
     y = y.made_by(path_);
-    LayoutsSeen::add(y);  // for the enclosing call
+    PlacementsSeen::add(y);  // for the enclosing call
     return y;
   } catch (const Error& error) {
     // The innermost layer prefixes its path, so outer layers rethrow unchanged.

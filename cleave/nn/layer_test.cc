@@ -140,7 +140,7 @@ TEST(ModuleBoundary, MissingPlanEntry_NamesTheLayerAndTheMakerOfItsInput) {
       "down_proj is not sharded and got Shard(2) made by the model; give it a style in the plan");
   EXPECT_EQ(first_step(mlp, {{"up_proj", Colwise{}}, {"down_proj", Rowwise{}}}),
             "cannot combine Replicate (made by gate_proj) and Shard(2) (made by up_proj); give "
-            "both one layout in the plan");
+            "both one placement in the plan");
 }
 
 TEST(ModuleBoundary, ImpossibleConversion_NamesBothSides) {

@@ -8,7 +8,7 @@
 namespace cleave::inline parallel {
 namespace {
 
-Placement layout_from(const Json& json) {
+Placement placement_from(const Json& json) {
   const std::string& text = json.as_string();
   if (text == "replicate") return Replicate{};
   if (text.starts_with("shard(") && text.ends_with(")")) {
@@ -20,9 +20,9 @@ Placement layout_from(const Json& json) {
   json.fail("expected \"replicate\" or \"shard(DIM)\"");
 }
 
-std::optional<Placement> layout_or_none(const Json& entry, std::string_view key) {
+std::optional<Placement> placement_or_none(const Json& entry, std::string_view key) {
   if (!entry.has(key)) return std::nullopt;
-  return layout_from(entry.at(key));
+  return placement_from(entry.at(key));
 }
 
 void check_keys(const Json& entry, bool prepares) {
@@ -40,8 +40,8 @@ Style style_from(const Json& entry) {
   const Json style = entry.at("style");
   const std::string& name = style.as_string();
   check_keys(entry, name == "prepare");
-  const auto input = layout_or_none(entry, "input");
-  const auto output = layout_or_none(entry, "output");
+  const auto input = placement_or_none(entry, "input");
+  const auto output = placement_or_none(entry, "output");
   if (name == "colwise") return Colwise{.input = input, .output = output};
   if (name == "rowwise") return Rowwise{.input = input, .output = output};
   if (name == "sequence") {
@@ -50,8 +50,8 @@ Style style_from(const Json& entry) {
   }
   if (name == "prepare") {
     return PrepareModuleInputOutput{
-        .input = {.input = input, .desired = layout_or_none(entry, "desired_input")},
-        .output = {.output = output, .desired = layout_or_none(entry, "desired_output")}};
+        .input = {.input = input, .desired = placement_or_none(entry, "desired_input")},
+        .output = {.output = output, .desired = placement_or_none(entry, "desired_output")}};
   }
   style.fail("expected \"colwise\", \"rowwise\", \"sequence\" or \"prepare\"");
 }
