@@ -1,5 +1,4 @@
 #pragma once
-#include <string_view>
 #include <vector>
 
 #include "cleave/model/decoder/config.h"
@@ -19,9 +18,6 @@ std::vector<Preset> llama_presets();
 /// Qwen2ForCausalLM (Qwen2, Qwen2.5): q, k and v have biases; layers from max_window_layers on may
 /// have a sliding window.
 DecoderConfig qwen2_config(const Json& json);
-/// Sets the windows of Qwen2 and Qwen3: use_sliding_window, sliding_window, max_window_layers and
-/// layer_types. Throws Error(kFormat).
-void read_qwen_windows(const Json& json, DecoderConfig& c);
 /// qwen2.5-0.5b.
 std::vector<Preset> qwen2_presets();
 
@@ -64,14 +60,6 @@ std::vector<Preset> phi3_presets();
 /// Gemma2ForCausalLM: attention scores and logits have soft caps; every second layer is full, the
 /// others have a sliding window.
 DecoderConfig gemma2_config(const Json& json);
-/// What Gemma 2 and 3 have in common: norms before and after attention and MLP with weights around
-/// 0, a scaled embedding, query_pre_attn_scalar, the soft cap of the logits, and sliding windows by
-/// layer_types; without that key, layers full_every, 2 full_every, ... are full. Throws
-/// Error(kFormat).
-DecoderConfig read_gemma(const Json& json, const DecoderDefaults& defaults, int64_t full_every);
-/// A soft cap; `absent` is the value if the key is missing, and null is 0: no cap. Throws
-/// Error(kFormat).
-double read_soft_cap(const Json& json, std::string_view key, double absent);
 /// gemma2-tiny, gemma2-2b.
 std::vector<Preset> gemma2_presets();
 

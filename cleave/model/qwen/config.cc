@@ -5,6 +5,17 @@
 namespace cleave::inline model {
 namespace {
 
+/// Sets the windows of Qwen2 and Qwen3: use_sliding_window, sliding_window, max_window_layers and
+/// layer_types.
+void read_qwen_windows(const Json& json, DecoderConfig& c) {
+  // Published files have a window of any value where it is off.
+  const int64_t window = json.bool_or("use_sliding_window", false) ? read_window(json, 4096) : 0;
+  const int64_t first = json.int_or("max_window_layers", 28, 0, kMostLayers);
+  std::vector<bool> is_sliding;
+  for (int64_t i = 0; i < c.facts.num_layers; ++i) is_sliding.push_back(i >= first);
+  read_layer_types(json, window, is_sliding, c);
+}
+
 /// Experts are in every decoder_sparse_step-th block, without those of mlp_only_layers.
 void read_sparse_layers(const Json& json, DecoderConfig& c) {
   const int64_t step = json.int_or("decoder_sparse_step", 1, 1, kMostLayers);
@@ -23,6 +34,43 @@ void read_sparse_layers(const Json& json, DecoderConfig& c) {
 }
 
 }  // namespace
+
+DecoderConfig qwen2_config(const Json& json) {
+  DecoderConfig c = read_decoder(json, {.positions = 32768, .kv_heads = 32});
+  c.qkv_bias = true;
+  read_qwen_windows(json, c);
+  refuse_setting(json, "mlp_bias");
+  refuse_setting(json, "use_mrope");
+  return c;
+}
+
+std::vector<Preset> qwen2_presets() {
+  return {{.name = "qwen2.5-0.5b", .config_json = R"({
+    "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": 151936,
+    "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14,
+    "num_key_value_heads": 2, "use_sliding_window": false, "sliding_window": 32768,
+    "max_window_layers": 24, "hidden_act": "silu", "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-6, "rope_theta": 1e6, "tie_word_embeddings": true, "initializer_range": 0.02})"}};
+}
+
+DecoderConfig qwen3_config(const Json& json) {
+  DecoderConfig c = read_decoder(json, {.positions = 32768, .kv_heads = 32, .head_dim = 128});
+  c.qkv_bias = c.out_bias = json.bool_or("attention_bias", false);
+  c.qk_norm = QkNorm::kEachHead;
+  read_qwen_windows(json, c);
+  refuse_setting(json, "mlp_bias");
+  return c;
+}
+
+std::vector<Preset> qwen3_presets() {
+  return {{.name = "qwen3-0.6b", .config_json = R"({
+    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 151936,
+    "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
+    "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "attention_bias": false,
+    "use_sliding_window": false, "sliding_window": null, "max_window_layers": 28,
+    "hidden_act": "silu", "max_position_embeddings": 40960, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
+    "tie_word_embeddings": true, "initializer_range": 0.02})"}};
+}
 
 DecoderConfig qwen3_moe_config(const Json& json) {
   DecoderConfig c = read_decoder(json, {.positions = 32768, .kv_heads = 4});
