@@ -22,7 +22,7 @@
 #include "cleave/checkpoint/names.h"
 #include "cleave/checkpoint/parts.h"
 #include "cleave/checkpoint/save.h"
-#include "cleave/checkpoint/split_files.h"
+#include "cleave/checkpoint/shard_files.h"
 #include "cleave/file/atomic_write.h"
 #include "cleave/file/file_lock.h"
 #include "cleave/format/manifest.h"
@@ -52,14 +52,14 @@ struct WantedFile {
   std::vector<Wanted> tensors;
 };
 
-bool is_split(ModelFormat format) {
+bool is_sharded(ModelFormat format) {
   return format == ModelFormat::kOslo || format == ModelFormat::kNxd;
 }
 
 void check(const ConvertOptions& o) {
   CLEAVE_CHECK(o.tp >= 1 && o.pp >= 1, Code::kUsage, "tp=", o.tp, " pp=", o.pp,
                " is not possible; expected 1 or more");
-  CLEAVE_CHECK(is_split(o.format) || (o.tp == 1 && o.pp == 1), Code::kUsage, "tp=", o.tp,
+  CLEAVE_CHECK(is_sharded(o.format) || (o.tp == 1 && o.pp == 1), Code::kUsage, "tp=", o.tp,
                " pp=", o.pp,
                " is only for the formats oslo and nxd; the files of the others are whole, ",
                "and any tp and pp can load them");
@@ -144,8 +144,8 @@ std::vector<std::set<std::string>> stages_of(Model& model, int pp) {
 }
 
 /// The files of a job of tp x pp ranks.
-std::vector<WantedFile> split_parts(const ModelTensors& source, const Json& config,
-                                    const ConvertOptions& o) {
+std::vector<WantedFile> sharded_files(const ModelTensors& source, const Json& config,
+                                      const ConvertOptions& o) {
   std::vector<WantedFile> files(static_cast<size_t>(o.tp * o.pp));
   for (int tp = 0; tp < o.tp; ++tp) {
     const auto model = make_model(config);
@@ -362,11 +362,11 @@ ConvertReport convert(const ConvertOptions& options) {
   ModelFolder from = ModelFolder::open(options.from, options.adapter);
   from.averaged = options.ema;
   if (options.format == ModelFormat::kGguf) return write_gguf(options, from);
-  if (is_split(options.format)) {
+  if (is_sharded(options.format)) {
     const auto model = make_model(from.config);
     const ModelTensors source(from, *model);
     Output output(options, from, source);
-    output.write_torch(split_parts(source, from.config, options));
+    output.write_torch(sharded_files(source, from.config, options));
     return output.finish();
   }
   if (is_int4(options.dtype)) return write_int4(options, from);

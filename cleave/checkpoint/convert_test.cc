@@ -17,7 +17,7 @@
 
 #include "cleave/base/stop.h"
 #include "cleave/checkpoint/model_tensors.h"
-#include "cleave/checkpoint/split_files.h"
+#include "cleave/checkpoint/shard_files.h"
 #include "cleave/file/atomic_write.h"
 #include "cleave/file/fault_hook.h"
 #include "cleave/format/manifest.h"

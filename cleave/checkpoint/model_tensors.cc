@@ -7,7 +7,7 @@
 #include "cleave/checkpoint/ema_tensors.h"
 #include "cleave/checkpoint/gguf_tensors.h"
 #include "cleave/checkpoint/int4_tensors.h"
-#include "cleave/checkpoint/split_files.h"
+#include "cleave/checkpoint/shard_files.h"
 #include "cleave/format/safetensors.h"
 #include "cleave/format/torch_bin.h"
 
@@ -84,8 +84,8 @@ std::unique_ptr<TensorSource> open_model_files(const ModelFolder& folder) {
     return std::make_unique<GgufTensors>(Gguf::open(folder.weights_path()), folder.config);
   }
   if (!has_whole_files(folder)) {
-    if (auto split = find_split_files(folder.weights_path())) {
-      return std::make_unique<SplitTensors>(*split, folder.config);
+    if (auto shards = find_shard_files(folder.weights_path())) {
+      return std::make_unique<ShardedTensors>(*shards, folder.config);
     }
   }
   auto files = open_tensors(folder.weights_path(), folder.stem);

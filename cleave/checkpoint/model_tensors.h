@@ -15,7 +15,7 @@ namespace cleave::inline checkpoint {
 
 /// The tensors of a model folder, without an adapter, under their names in its files: safetensors
 /// or .bin, in one file or in parts, or the files of a tensor- and pipeline-parallel job
-/// (split_files.h), whose tensors are joined; or its averaged weights. Throws Error(kIo) if the
+/// (shard_files.h), whose tensors are joined; or its averaged weights. Throws Error(kIo) if the
 /// folder has none of them, Error(kFormat) for invalid files.
 std::unique_ptr<TensorSource> open_model_files(const ModelFolder& folder);
 

@@ -17,7 +17,7 @@ std::vector<Box> held_boxes(const Parameter& parameter) {
   return {all};
 }
 
-/// A range of the local part's split dim, as ranges of the whole.
+/// A range of the local part's sharded dim, as ranges of the whole.
 std::vector<Range> in_whole(const Parameter& parameter, Range local) {
   std::vector<Range> whole;
   for (const auto& [held, at] : pieces_of(parameter.ranges())) {
@@ -42,7 +42,7 @@ std::vector<Slice> slices_of(const Parameter& parameter, const Box& box) {
   return slices;
 }
 
-/// Reduces a block to the ranges of the split dim that this rank owns.
+/// Reduces a block to the ranges of the sharded dim that this rank owns.
 void keep_owned(const Parameter& parameter, Slice& slice, Tensor& values) {
   std::vector<Tensor> pieces;
   std::vector<Range> kept;
@@ -76,8 +76,8 @@ std::vector<OwnedPart> owned_parts(const Parameter& parameter, const Tensor& loc
                    .values = flat.narrow(0, at, count).view(sizes)};
     at += count;
     for (Slice& slice : part.slices) {
-      const bool is_split_dim = parameter.is_split() && slice.dim == parameter.split_dim();
-      if (is_split_dim && part.values.defined()) keep_owned(parameter, slice, part.values);
+      const bool is_sharded_dim = parameter.is_split() && slice.dim == parameter.split_dim();
+      if (is_sharded_dim && part.values.defined()) keep_owned(parameter, slice, part.values);
     }
     if (!part.values.defined()) continue;
     part.values = part.values.to(at::kCPU, dtype).contiguous();

@@ -22,7 +22,7 @@
 #include "cleave/checkpoint/names.h"
 #include "cleave/checkpoint/parts.h"
 #include "cleave/checkpoint/save.h"
-#include "cleave/checkpoint/split_files.h"
+#include "cleave/checkpoint/shard_files.h"
 #include "cleave/compat/oslo.h"
 #include "cleave/file/atomic_write.h"
 #include "cleave/file/file_lock.h"
@@ -176,7 +176,7 @@ class Target {
 };
 
 /// Writes this rank's file.
-void write_split(const fs::path& path, const std::vector<Piece>& pieces) {
+void write_shards(const fs::path& path, const std::vector<Piece>& pieces) {
   std::vector<TensorInfo> infos;
   infos.reserve(pieces.size());
   for (const Piece& piece : pieces) infos.push_back(piece.local_info());
@@ -267,17 +267,17 @@ std::vector<WrittenBlock> write_merged(Target* target, const std::vector<Piece>&
 
 /// Disk space of a save: tensor files, config, manifest and index.
 uint64_t disk_bytes(const std::vector<Piece>& pieces, const SafetensorsPlan& plan,
-                    const std::string& config, int num_split) {
+                    const std::string& config, int num_shards) {
   uint64_t bytes = plan.total_bytes();
-  if (num_split > 0) {
+  if (num_shards > 0) {
     std::vector<TensorInfo> infos;
     for (const Piece& piece : pieces) infos.push_back(piece.local_info());
     // No rank has larger shards than the first.
-    bytes = static_cast<uint64_t>(num_split) * TorchPlan(state_dict_of(infos)).total_bytes();
+    bytes = static_cast<uint64_t>(num_shards) * TorchPlan(state_dict_of(infos)).total_bytes();
   } else if (plan.files().front().name.starts_with(kTorchBinStem)) {
     bytes = TorchPlan(state_dict_of(whole_infos(pieces))).total_bytes();
   }
-  const uint64_t num_files = plan.files().size() + static_cast<uint64_t>(num_split) + 5;
+  const uint64_t num_files = plan.files().size() + static_cast<uint64_t>(num_shards) + 5;
   return bytes + manifest_max_bytes(plan, pieces.size()) + plan.index_json().size() +
          config.size() + num_files * kDiskBlock;
 }
@@ -304,15 +304,15 @@ void ParallelModel::save_parallelized(const std::string& save_directory,
   const fs::path path = target_of(save_directory);
   std::optional<Target> target;
   if (world_.rank() == 0) {
-    const int num_split = is_merged ? 0 : tp_.size();
-    target.emplace(path, disk_bytes(pieces, plan, config_text(*model_, pieces), num_split));
+    const int num_shards = is_merged ? 0 : tp_.size();
+    target.emplace(path, disk_bytes(pieces, plan, config_text(*model_, pieces), num_shards));
   }
   world_.barrier("save_parallelized: folder made");
   std::vector<WrittenBlock> blocks;
   if (dp_.rank() == 0 && is_merged) {
     blocks = write_merged(target ? &*target : nullptr, pieces, plan, options.safe_serialization);
   } else if (dp_.rank() == 0) {
-    write_split(FolderWriter::partial_path(next_of(path)) / oslo_file_name(tp_.rank(), 0), pieces);
+    write_shards(FolderWriter::partial_path(next_of(path)) / oslo_file_name(tp_.rank(), 0), pieces);
   }
   world_.barrier("save_parallelized: files written");
   if (target) {

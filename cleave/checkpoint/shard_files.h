@@ -14,7 +14,7 @@
 namespace cleave::inline checkpoint {
 
 /// The files of a tensor- and pipeline-parallel job, one from each rank.
-struct SplitFiles {
+struct ShardFiles {
   int tp = 1, pp = 1;
   std::string folder;
   std::vector<std::string> paths;  ///< below the folder; of rank (i, j): [j * tp + i]
@@ -31,16 +31,16 @@ inline constexpr std::string_view kNxdFileName = "checkpoint.pt";
 /// OSLO's files pytorch_model_tp_I_pp_J.bin (also with _ep_0, as OSLO 3 names them) or NxD's
 /// tp_rank_II_pp_rank_JJ/checkpoint.pt (also with _dp_rank_00) in a folder; nullopt if there are
 /// none. Throws Error(kIo) listing missing ranks.
-std::optional<SplitFiles> find_split_files(const std::filesystem::path& folder);
+std::optional<ShardFiles> find_shard_files(const std::filesystem::path& folder);
 
 /// The whole tensors of a job's files. The shapes show how each tensor was sharded: if all shapes
 /// are the whole one, these are copies; if they are those of the model's plan, it was sharded as
 /// the plan says (heads of a fused or shared matrix); if they add up along one dim, in rank order.
-class SplitTensors : public TensorSource {
+class ShardedTensors : public TensorSource {
  public:
   /// `config` is the model's config.json, for the whole shapes. Throws Error(kFormat), naming the
   /// tensor and the shapes, if the files do not match each other or the config.
-  SplitTensors(const SplitFiles& files, const Json& config);
+  ShardedTensors(const ShardFiles& files, const Json& config);
 
   [[nodiscard]] std::vector<TensorInfo> list() const override;
   [[nodiscard]] const TensorInfo* find(std::string_view name) const override;
@@ -68,7 +68,7 @@ class SplitTensors : public TensorSource {
   [[nodiscard]] Entry joined(const std::string& name, const std::vector<Shard>& shards,
                              const PlannedShards& planned) const;
 
-  SplitFiles files_;
+  ShardFiles files_;
   std::vector<TorchFile> open_;
   std::vector<Entry> entries_;
   std::unordered_map<std::string, size_t> by_name_;

@@ -1,5 +1,5 @@
 // Oracle: rank files made tensor by tensor from whole tensors in closed form.
-#include "cleave/checkpoint/split_files.h"
+#include "cleave/checkpoint/shard_files.h"
 
 #include <filesystem>
 
@@ -15,7 +15,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-namespace cleave::split_files_test {
+namespace cleave::shard_files_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -42,12 +42,12 @@ void write_rank(const fs::path& folder, int tp, const Tensors& tensors) {
   writer.finish();
 }
 
-SplitTensors opened(const fs::path& folder) {
-  return {find_split_files(folder).value(), Json::parse(test::kLlamaConfig, "config.json")};
+ShardedTensors opened(const fs::path& folder) {
+  return {find_shard_files(folder).value(), Json::parse(test::kLlamaConfig, "config.json")};
 }
 
 /// The tensors of the files of two ranks.
-SplitTensors joined(const TempFolder& folder, const Tensors& first, const Tensors& second) {
+ShardedTensors joined(const TempFolder& folder, const Tensors& first, const Tensors& second) {
   write_rank(folder.path(), 0, first);
   write_rank(folder.path(), 1, second);
   return opened(folder.path());
@@ -66,14 +66,14 @@ Error join_error(const std::string& name, const Tensor& first, const Tensor& sec
   return thrown_by([&] { joined(folder, {{name, first}}, {{name, second}}); });
 }
 
-TEST(SplitTensors, BlocksOverTheBorderOfTwoFiles_AreThoseOfTheWhole) {
+TEST(ShardedTensors, BlocksOverTheBorderOfTwoFiles_AreThoseOfTheWhole) {
   const std::string name = "model.layers.0.self_attn.o_proj.weight";
   const Tensor whole = closed_form(name, {24, 24});
   // Sharded as the model's own plan does, and unevenly: then in rank order.
   for (const int64_t border : {12, 7}) {
     const TempFolder folder;
-    const SplitTensors files = joined(folder, {{name, whole.narrow(1, 0, border)}},
-                                      {{name, whole.narrow(1, border, 24 - border)}});
+    const ShardedTensors files = joined(folder, {{name, whole.narrow(1, 0, border)}},
+                                        {{name, whole.narrow(1, border, 24 - border)}});
     EXPECT_TRUE(at::equal(read(files, name, {}, {24, 24}), whole));
     const std::vector<Slice> slices = {{0, {{1, 2}, {20, 24}}}, {1, {{0, 1}, {5, 15}, {23, 24}}}};
     const Tensor rows = at::cat({whole.narrow(0, 1, 1), whole.narrow(0, 20, 4)});
@@ -94,7 +94,7 @@ TEST(SplitTensors, BlocksOverTheBorderOfTwoFiles_AreThoseOfTheWhole) {
   }
   // Sharded along rows, which no plan does: slices of the other dim do not change.
   const TempFolder folder;
-  const SplitTensors files =
+  const ShardedTensors files =
       joined(folder, {{name, whole.narrow(0, 0, 6)}}, {{name, whole.narrow(0, 6, 18)}});
   const std::vector<Slice> slices = {{0, {{3, 9}}}, {1, {{2, 4}, {9, 10}}}};
   const Tensor rows = whole.narrow(0, 3, 6);
@@ -102,11 +102,11 @@ TEST(SplitTensors, BlocksOverTheBorderOfTwoFiles_AreThoseOfTheWhole) {
                         at::cat({rows.narrow(1, 2, 2), rows.narrow(1, 9, 1)}, 1)));
 }
 
-TEST(SplitTensors, TensorsThatTheModelDoesNotHave_AreJoinedWhereTheirSizesDiffer) {
+TEST(ShardedTensors, TensorsThatTheModelDoesNotHave_AreJoinedWhereTheirSizesDiffer) {
   const TempFolder folder;
   const Tensor parts = closed_form("parts", {5, 3}), copy = closed_form("copy", {4, 3});
   const Tensor number = closed_form("number", {});
-  const SplitTensors files =
+  const ShardedTensors files =
       joined(folder, {{"parts", parts.narrow(0, 0, 2)}, {"copy", copy}, {"number", number}},
              {{"parts", parts.narrow(0, 2, 3)}, {"copy", copy}, {"number", number}});
   std::vector<std::string> names;
@@ -122,7 +122,7 @@ TEST(SplitTensors, TensorsThatTheModelDoesNotHave_AreJoinedWhereTheirSizesDiffer
               ElementsAre("pytorch_model_tp_0_pp_0.bin", "pytorch_model_tp_1_pp_0.bin"));
 }
 
-TEST(SplitTensors, PartsThatDoNotAddUpToTheWhole_AreNamed) {
+TEST(ShardedTensors, PartsThatDoNotAddUpToTheWhole_AreNamed) {
   const std::string name = "model.norm.weight";  // [24]
   const Tensor half = at::zeros({12});
   EXPECT_THAT(
@@ -145,7 +145,7 @@ TEST(SplitTensors, PartsThatDoNotAddUpToTheWhole_AreNamed) {
               HasSubstr("'other' has the shapes [2, 3], [3] in"));
 }
 
-TEST(FindSplitFiles, OtherNames_AreIgnored) {
+TEST(FindShardFiles, OtherNames_AreIgnored) {
   const TempFolder folder;
   for (const char* name :
        {"pytorch_model.bin", "pytorch_model_tp_0.bin", "pytorch_model_tp_x_pp_0.bin",
@@ -154,10 +154,10 @@ TEST(FindSplitFiles, OtherNames_AreIgnored) {
         "tp_rank_00_pp_rank_00x", "tp_rank_00_pp_rank_00_dp_rank_01", "atp_rank_00_pp_rank_00"}) {
     write_atomic(folder / name, "");
   }
-  EXPECT_FALSE(find_split_files(folder.path()).has_value());
+  EXPECT_FALSE(find_shard_files(folder.path()).has_value());
   fs::create_directory(folder / "tp_rank_00_pp_rank_00_dp_rank_00");
   fs::create_directory(folder / "tp_rank_01_pp_rank_00");
-  const auto files = find_split_files(folder.path());
+  const auto files = find_shard_files(folder.path());
   ASSERT_TRUE(files.has_value());
   EXPECT_EQ(files->tp, 2);
   EXPECT_EQ(files->pp, 1);
@@ -166,10 +166,10 @@ TEST(FindSplitFiles, OtherNames_AreIgnored) {
                                         "tp_rank_01_pp_rank_00/checkpoint.pt"));
 }
 
-TEST(FindSplitFiles, ManyMissingFiles_GiveAShortMessage) {
+TEST(FindShardFiles, ManyMissingFiles_GiveAShortMessage) {
   const TempFolder folder;
   write_atomic(folder / oslo_file_name(65535, 0), "");
-  const Error error = thrown_by([&] { (void)find_split_files(folder.path()); });
+  const Error error = thrown_by([&] { (void)find_shard_files(folder.path()); });
   EXPECT_EQ(error.code(), Code::kIo);
   EXPECT_THAT(error.what(),
               HasSubstr(" has the files of 1 ranks of a job of tp=65536 x pp=1; missing "
@@ -178,15 +178,15 @@ TEST(FindSplitFiles, ManyMissingFiles_GiveAShortMessage) {
   // Does not loop over 2^32 ranks.
   write_atomic(folder / oslo_file_name(65535, 65535), "");
   const double start = monotonic_s();
-  EXPECT_EQ(thrown_by([&] { (void)find_split_files(folder.path()); }).code(), Code::kIo);
+  EXPECT_EQ(thrown_by([&] { (void)find_shard_files(folder.path()); }).code(), Code::kIo);
   EXPECT_LT(monotonic_s() - start, 10);
 }
 
-TEST(SplitFileNames, OfAnyRank_AreThoseOfOsloAndNxd) {
+TEST(ShardFileNames, OfAnyRank_AreThoseOfOsloAndNxd) {
   EXPECT_EQ(oslo_file_name(10, 2), "pytorch_model_tp_10_pp_2.bin");
   EXPECT_EQ(nxd_folder_name(9, 0), "tp_rank_09_pp_rank_00");
   EXPECT_EQ(nxd_folder_name(10, 123), "tp_rank_10_pp_rank_123");
 }
 
 }  // namespace
-}  // namespace cleave::split_files_test
+}  // namespace cleave::shard_files_test

@@ -1,4 +1,4 @@
-#include "cleave/checkpoint/split_files.h"
+#include "cleave/checkpoint/shard_files.h"
 
 #include <algorithm>
 #include <charconv>
@@ -46,8 +46,8 @@ std::optional<RankPair> nxd_ranks(std::string_view name) {
 }
 
 /// The files of all tp x pp ranks, in order; Error(kIo) if some are missing.
-SplitFiles complete(const std::map<RankPair, std::string>& found, const fs::path& folder) {
-  SplitFiles files;
+ShardFiles complete(const std::map<RankPair, std::string>& found, const fs::path& folder) {
+  ShardFiles files;
   files.folder = folder.string();
   for (const auto& [ranks, path] : found) {
     files.tp = std::max(files.tp, ranks.first + 1);
@@ -122,7 +122,7 @@ std::vector<int64_t> joined_shape(const std::vector<std::vector<int64_t>>& shape
 }  // namespace
 
 /// How the model's own plan shards each tensor over tp ranks.
-struct SplitTensors::PlannedShards {
+struct ShardedTensors::PlannedShards {
   struct Planned {
     std::vector<int64_t> whole;
     int64_t dim = 0;
@@ -154,7 +154,7 @@ struct SplitTensors::PlannedShards {
   }
 };
 
-struct SplitTensors::Shard {
+struct ShardedTensors::Shard {
   size_t file = 0;
   SavedTensor tensor;
 };
@@ -167,7 +167,7 @@ std::string nxd_folder_name(int tp_rank, int pp_rank) {
   return str("tp_rank_", two_digits(tp_rank), "_pp_rank_", two_digits(pp_rank));
 }
 
-std::optional<SplitFiles> find_split_files(const fs::path& folder) {
+std::optional<ShardFiles> find_shard_files(const fs::path& folder) {
   std::map<RankPair, std::string> oslo, nxd;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
@@ -183,12 +183,12 @@ std::optional<SplitFiles> find_split_files(const fs::path& folder) {
                oslo.begin()->second, " and ", nxd.begin()->second,
                "; expected the files of one job");
   if (oslo.empty() && nxd.empty()) return std::nullopt;
-  SplitFiles files = complete(oslo.empty() ? nxd : oslo, folder);
+  ShardFiles files = complete(oslo.empty() ? nxd : oslo, folder);
   files.has_model_key = oslo.empty();
   return files;
 }
 
-SplitTensors::SplitTensors(const SplitFiles& files, const Json& config) : files_(files) {
+ShardedTensors::ShardedTensors(const ShardFiles& files, const Json& config) : files_(files) {
   const PlannedShards planned(config, files.tp);
   for (const std::string& path : files.paths) {
     const size_t slash = path.find('/');
@@ -222,14 +222,15 @@ SplitTensors::SplitTensors(const SplitFiles& files, const Json& config) : files_
   }
 }
 
-void SplitTensors::add(const std::string& name, const std::vector<Shard>& shards,
-                       const PlannedShards& planned) {
+void ShardedTensors::add(const std::string& name, const std::vector<Shard>& shards,
+                         const PlannedShards& planned) {
   by_name_.emplace(name, entries_.size());
   entries_.push_back(joined(name, shards, planned));
 }
 
-SplitTensors::Entry SplitTensors::joined(const std::string& name, const std::vector<Shard>& shards,
-                                         const PlannedShards& planned) const {
+ShardedTensors::Entry ShardedTensors::joined(const std::string& name,
+                                             const std::vector<Shard>& shards,
+                                             const PlannedShards& planned) const {
   std::vector<std::vector<int64_t>> shapes;
   for (const Shard& shard : shards) {
     shapes.push_back(shard.tensor.shape);
@@ -277,19 +278,19 @@ SplitTensors::Entry SplitTensors::joined(const std::string& name, const std::vec
   return entry;
 }
 
-std::vector<TensorInfo> SplitTensors::list() const {
+std::vector<TensorInfo> ShardedTensors::list() const {
   std::vector<TensorInfo> list;
   for (const Entry& entry : entries_) list.push_back(entry.info);
   return list;
 }
 
-const TensorInfo* SplitTensors::find(std::string_view name) const {
+const TensorInfo* ShardedTensors::find(std::string_view name) const {
   const auto at = by_name_.find(std::string(name));
   return at == by_name_.end() ? nullptr : &entries_[at->second].info;
 }
 
-void SplitTensors::read_block(std::string_view name, std::span<const Slice> slices,
-                              std::span<std::byte> out) const {
+void ShardedTensors::read_block(std::string_view name, std::span<const Slice> slices,
+                                std::span<std::byte> out) const {
   const Entry& entry = entries_[by_name_.at(at(name).name)];
   const uint64_t bytes = block_bytes(entry.info, slices);
   CLEAVE_CHECK(bytes == out.size(), Code::kUsage, name, ": the block has ", bytes,
