@@ -10,12 +10,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cleave/checkpoint/convert.h"
 #include "cleave/format/gguf.h"
-#include "cleave/mesh/scalar_type.h"
 #include "cleave/model/gguf/names.h"
+#include "tests/support/gguf_files.h"
 #include "tests/support/python.h"
-#include "tests/support/saved_models.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
@@ -24,20 +22,16 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using test::changed;
 using test::closed_form;
 using test::kLlamaConfig;
+using test::read_whole;
 using test::TempFolder;
 using test::tensors_of;
 using test::thrown_by;
+using test::write_gguf_of;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-/// A config with other values.
-std::string changed(std::string_view config, const json& values) {
-  json all = json::parse(config);
-  all.update(values);
-  return all.dump();
-}
 
 /// A family's config in the sizes of kLlamaConfig.
 std::string config_of(const std::string& model_type, const std::string& class_name,
@@ -94,25 +88,6 @@ std::vector<std::string> configs() {
           std::string(kLlamaConfig),
           std::string(test::kGpt2Config),
           config_of("qwen3", "Qwen3ForCausalLM")};
-}
-
-/// Writes a model folder in closed form, and the GGUF file of it.
-fs::path write_gguf_of(const TempFolder& folder, std::string_view config,
-                       const std::string& dtype = "") {
-  test::write_model_folder(folder / "model", config, tensors_of(config));
-  const fs::path to = folder / "model.gguf";
-  convert({.from = (folder / "model").string(),
-           .to = to.string(),
-           .format = ModelFormat::kGguf,
-           .dtype = dtype});
-  return to;
-}
-
-Tensor read_whole(const TensorSource& files, const std::string& name) {
-  const TensorInfo& info = files.at(name);
-  Tensor values = at::empty(info.shape, at::dtype(scalar_type(info.dtype)));
-  files.read_block(name, {}, {static_cast<std::byte*>(values.mutable_data_ptr()), values.nbytes()});
-  return values;
 }
 
 class GgufFamilies : public testing::TestWithParam<std::string> {};

@@ -13,16 +13,14 @@
 #include <gtest/gtest.h>
 
 #include "cleave/base/stop.h"
-#include "cleave/checkpoint/convert.h"
 #include "cleave/checkpoint/load.h"
 #include "cleave/checkpoint/model_tensors.h"
-#include "cleave/mesh/scalar_type.h"
 #include "cleave/model/gguf/model_config.h"
 #include "cleave/model/gguf/tokenizer.h"
 #include "cleave/parallel/plan.h"
+#include "tests/support/gguf_files.h"
 #include "tests/support/golden.h"
 #include "tests/support/python.h"
-#include "tests/support/saved_models.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
@@ -31,22 +29,18 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using test::changed;
 using test::closed_form;
 using test::kGpt2Config;
 using test::kLlamaConfig;
+using test::read_whole;
 using test::TempFolder;
 using test::tensors_of;
 using test::thrown_by;
+using test::write_gguf_of;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-
-/// A config with other values.
-std::string changed(std::string_view config, const json& values) {
-  json all = json::parse(config);
-  all.update(values);
-  return all.dump();
-}
 
 /// Rows of 256, so that all quantised types fit.
 const std::string& wide_config() {
@@ -56,27 +50,6 @@ const std::string& wide_config() {
                                                            {"num_attention_heads", 4},
                                                            {"head_dim", 64}});
   return config;
-}
-
-/// Writes a model folder in closed form, and the GGUF file of it.
-fs::path write_gguf_of(const TempFolder& folder, std::string_view config,
-                       const std::string& dtype = "") {
-  if (!fs::exists(folder / "model")) {
-    test::write_model_folder(folder / "model", config, tensors_of(config));
-  }
-  const fs::path to = folder / ("model" + dtype + ".gguf");
-  convert({.from = (folder / "model").string(),
-           .to = to.string(),
-           .format = ModelFormat::kGguf,
-           .dtype = dtype});
-  return to;
-}
-
-Tensor read_whole(const TensorSource& files, const std::string& name) {
-  const TensorInfo& info = files.at(name);
-  Tensor values = at::empty(info.shape, at::dtype(scalar_type(info.dtype)));
-  files.read_block(name, {}, {static_cast<std::byte*>(values.mutable_data_ptr()), values.nbytes()});
-  return values;
 }
 
 // The names and the order of q's rows are written here by hand: rows i and i + 2 of a head of 4 are

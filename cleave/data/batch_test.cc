@@ -6,26 +6,14 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/list_dataset.h"
 #include "tests/support/thrown.h"
 
 namespace cleave::batch_test {
 namespace {
 
+using test::ListDataset;
 using test::thrown_by;
-
-class ListDataset final : public Dataset {
- public:
-  explicit ListDataset(std::vector<Sample> samples) : samples_(std::move(samples)) {}
-  [[nodiscard]] int64_t size() const override { return static_cast<int64_t>(samples_.size()); }
-  [[nodiscard]] bool is_text() const override { return false; }
-  [[nodiscard]] Sample sample(int64_t index) const override {
-    return samples_.at(static_cast<size_t>(index));
-  }
-  [[nodiscard]] uint64_t fingerprint() const override { return 0; }
-
- private:
-  std::vector<Sample> samples_;
-};
 
 Sample row(std::vector<int64_t> ids) {
   Sample sample;

@@ -7,26 +7,15 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/list_dataset.h"
 #include "tests/support/thrown.h"
 
 namespace cleave::packing_test {
 namespace {
 
+using test::ListDataset;
+
 using Ids = std::vector<int64_t>;
-
-class ListDataset final : public Dataset {
- public:
-  explicit ListDataset(std::vector<Sample> samples) : samples_(std::move(samples)) {}
-  [[nodiscard]] int64_t size() const override { return std::ssize(samples_); }
-  [[nodiscard]] bool is_text() const override { return true; }
-  [[nodiscard]] Sample sample(int64_t index) const override {
-    return samples_.at(static_cast<size_t>(index));
-  }
-  [[nodiscard]] uint64_t fingerprint() const override { return 7; }
-
- private:
-  std::vector<Sample> samples_;
-};
 
 Sample text(Ids ids, Ids labels = {}) {
   Sample sample;

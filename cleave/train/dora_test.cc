@@ -90,13 +90,7 @@ TEST_F(Dora, EveryLayoutAndAResumedRun_HaveTheLossesOfOneRank) {
   fsdp.tp = 2;
   fsdp.dp = 2;
   fsdp.fsdp = true;
-  TrainOptions resumed = dora_options("resumed");
-  resumed.save_every = 3;
-  losses(resumed);
-  const fs::path run = resumed.out;
-  fs::remove_all(run / "step_00000006");
-  std::ofstream(run / "latest") << "step_00000003\n";
-  resumed.resume = true;
+  TrainOptions resumed = resumed_at_3(dora_options("resumed"));
   TrainOptions other = resumed;
   other.dora = false;
   EXPECT_NE(error_of(other).find("--dora; give the same values"), std::string::npos)

@@ -88,13 +88,7 @@ TEST_F(LoraInt8, EveryLayoutAndAResumedRun_HaveTheLossesOfOneRank) {
   fsdp.dp = 2;
   fsdp.tp = 2;
   fsdp.fsdp = true;
-  TrainOptions resumed = int8_options("resumed");
-  resumed.save_every = 3;
-  losses(resumed);
-  const fs::path run = resumed.out;
-  fs::remove_all(run / "step_00000006");
-  std::ofstream(run / "latest") << "step_00000003\n";
-  resumed.resume = true;
+  TrainOptions resumed = resumed_at_3(int8_options("resumed"));
   TrainOptions other = resumed;
   other.lora_base = "dtype";
   EXPECT_NE(error_of(other).find("--lora-base int8; give the same values"), std::string::npos)
@@ -102,13 +96,7 @@ TEST_F(LoraInt8, EveryLayoutAndAResumedRun_HaveTheLossesOfOneRank) {
   resumed.lora = 0;  // the checkpoint has the values
   resumed.lora_base = "dtype";
   resumed.lora_targets.clear();
-  for (const TrainOptions& o : {tp, pp, fsdp, resumed}) {
-    const std::vector<double> got = losses(o);
-    ASSERT_EQ(got.size(), want.size()) << o.out;
-    for (size_t i = 0; i < want.size(); ++i) {
-      EXPECT_NEAR(got[i], want[i], 2e-4 * want[i]) << o.out << i;
-    }
-  }
+  for (const TrainOptions& o : {tp, pp, fsdp, resumed}) expect_losses(o, want);
 }
 
 TEST_F(LoraInt8, WeightThatIsNotFinite_IsRefusedByName) {

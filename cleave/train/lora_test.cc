@@ -269,12 +269,8 @@ TEST_F(LoraRuns, RunResumedOnOtherLayouts_GivesTheLossesOfTheUninterruptedOne) {
   const std::vector<double> want = losses(options("whole"));
   ASSERT_EQ(want.size(), 6U);
   TrainOptions first = options("moved");
-  first.save_every = 3;
   first.tp = 2;
-  losses(first);
-  const fs::path run = first.out;
-  fs::remove_all(run / "step_00000006");
-  std::ofstream(run / "latest") << "step_00000003\n";
+  const fs::path run = resumed_at_3(first).out;
   // A checkpoint is PEFT's folder with the optimizer's state, without the frozen weights.
   const fs::path saved = run / "step_00000003";
   EXPECT_TRUE(fs::exists(saved / "adapter_model.safetensors"));
@@ -286,10 +282,7 @@ TEST_F(LoraRuns, RunResumedOnOtherLayouts_GivesTheLossesOfTheUninterruptedOne) {
     second.resume = true;
     (is_fsdp ? second.dp : second.tp) = 2;
     (is_fsdp ? second.fsdp : second.sequence_parallel) = true;
-    const std::vector<double> got = losses(second);
-    ASSERT_EQ(got.size(), want.size());
-    // fp32 rounding of sums in another order, which Adam enlarges over six steps.
-    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 2e-4 * want[i]) << i;
+    expect_losses(second, want);
   }
 }
 
@@ -317,22 +310,11 @@ TEST_F(LoraRuns, Dropout_GivesTheLossesOfOneRankOnEveryLayoutAndAfterResuming) {
   TrainOptions fsdp = with_dropout("fsdp");
   fsdp.dp = 2;
   fsdp.fsdp = true;
-  TrainOptions resumed = with_dropout("resumed");
-  resumed.save_every = 3;
-  losses(resumed);
-  fs::remove_all(fs::path(resumed.out) / "step_00000006");
-  std::ofstream(fs::path(resumed.out) / "latest") << "step_00000003\n";
-  resumed.resume = true;
+  TrainOptions resumed = resumed_at_3(with_dropout("resumed"));
   resumed.lora = 0;  // the checkpoint has the values
   resumed.lora_dropout = 0;
   resumed.lora_targets.clear();
-  for (const TrainOptions& o : {tp, pp, fsdp, resumed}) {
-    const std::vector<double> got = losses(o);
-    ASSERT_EQ(got.size(), want.size()) << o.out;
-    for (size_t i = 0; i < want.size(); ++i) {
-      EXPECT_NEAR(got[i], want[i], 2e-4 * want[i]) << o.out << i;
-    }
-  }
+  for (const TrainOptions& o : {tp, pp, fsdp, resumed}) expect_losses(o, want);
 }
 
 // Pipeline stages whose weights are all frozen: the first one, or the last one.

@@ -20,6 +20,7 @@
 
 #include "cleave/report/metrics.h"
 #include "cleave/train/options.h"
+#include "tests/support/list_dataset.h"
 #include "tests/support/rounding.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/train_grid.h"
@@ -29,24 +30,11 @@ namespace {
 
 using test::grid_model;
 using test::GridCase;
+using test::ListDataset;
 using test::on_world;
 using test::Point;
 
 using Whole = std::map<std::string, Tensor>;  // tensors of all parameters, by name
-
-class ListDataset final : public Dataset {
- public:
-  explicit ListDataset(std::vector<Sample> samples) : samples_(std::move(samples)) {}
-  [[nodiscard]] int64_t size() const override { return std::ssize(samples_); }
-  [[nodiscard]] bool is_text() const override { return false; }
-  [[nodiscard]] Sample sample(int64_t index) const override {
-    return samples_.at(static_cast<size_t>(index));
-  }
-  [[nodiscard]] uint64_t fingerprint() const override { return 0; }
-
- private:
-  std::vector<Sample> samples_;
-};
 
 /// Texts of 2 to 9 tokens. The loss is on all tokens of some, on the second half of others.
 std::shared_ptr<const Dataset> texts() {

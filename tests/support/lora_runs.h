@@ -1,4 +1,5 @@
 #pragma once
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -57,6 +58,16 @@ class LoraRuns : public ::testing::Test {
     for (size_t i = 0; i < want.size(); ++i) {
       EXPECT_NEAR(got[i], want[i], 2e-4 * want[i]) << o.out << i;
     }
+  }
+
+  /// Trains, saving after step 3, and goes back to that checkpoint: the options that resume there.
+  static TrainOptions resumed_at_3(TrainOptions o) {
+    o.save_every = 3;
+    losses(o);
+    std::filesystem::remove_all(o.out + "/step_00000006");
+    std::ofstream(o.out + "/latest") << "step_00000003\n";
+    o.resume = true;
+    return o;
   }
 
   /// Code and message of the error.

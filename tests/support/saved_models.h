@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,6 +47,13 @@ inline constexpr std::string_view kBertPreTrainingConfig =
   "hidden_size":24,"intermediate_size":20,"num_hidden_layers":2,"num_attention_heads":6,
   "hidden_act":"gelu","max_position_embeddings":16,"type_vocab_size":2,"layer_norm_eps":1e-12,
   "pad_token_id":0,"tie_word_embeddings":true,"torch_dtype":"float32"})";
+
+/// A config with other values.
+inline std::string changed(std::string_view config, const nlohmann::json& values) {
+  nlohmann::json all = nlohmann::json::parse(config);
+  all.update(values);
+  return all.dump();
+}
 
 struct Layout {
   int tp = 1, dp = 1;
