@@ -83,7 +83,7 @@ def measured(options, family, flags, folder):
     report = json.loads((out / "report.json").read_text())
     return {"family": family, "flags": flags, "others_share": run.others_share,
             "forecast_s": plan["step_s"], "step_s": statistics.median(row["step_ms"] / 1000 for row in rows[WARMUP_STEPS:]),
-            "forecast_kinds": {"matrix products": plan["compute_s"], "collectives": plan["comm_s"]},
+            "forecast_kinds": plan["time"],
             "kinds": report["step_time"],
             "forecast_bytes": max(rank["bytes"] for rank in plan["ranks"]),
             "bytes": max(sum(rank["bytes"].values()) for rank in report["memory"])}

@@ -9,6 +9,7 @@
 #include "cleave/kernels/device.h"
 #include "cleave/runtime/kernel_switches.h"
 #include "cleave/torch_internals/node.h"
+#include "cleave/torch_internals/op_work.h"
 
 namespace cleave::inline nn {
 namespace {
@@ -38,6 +39,7 @@ Held held_of(const DTensor& x, const Context& context) {
 
 /// Uniform random numbers for the elements of `like`, in memory order.
 Tensor local_uniform(const Held& held, const Tensor& like, uint64_t key, uint64_t step) {
+  count_random_numbers(like.numel());
   if (like.is_meta()) return at::empty_like(like, at::kFloat);  // dry run
   Tensor out = at::empty(like.sizes(), at::kFloat);
   float* to = out.mutable_data_ptr<float>();
@@ -73,6 +75,8 @@ struct Mask {
   [[nodiscard]] Tensor by_kernel(const Tensor& t, const Tensor& like, double scale) const {
     const Tensor in = t.defined() ? t.contiguous() : t;
     Tensor out = at::empty(like.sizes(), like.options());
+    count_random_numbers(out.numel());
+    count_pass({&in}, {&out});
     if (out.is_meta()) return out;
     const DropoutJob job{
         .is_bf16 = out.scalar_type() == at::kBFloat16,

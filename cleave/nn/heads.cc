@@ -10,6 +10,7 @@
 #include "cleave/nn/soft_cap.h"
 #include "cleave/runtime/kernel_switches.h"
 #include "cleave/torch_internals/node.h"
+#include "cleave/torch_internals/op_work.h"
 
 namespace cleave::inline nn {
 namespace {
@@ -118,11 +119,23 @@ Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v,
   const bool has_backward = needs_grad(q) || needs_grad(k) || needs_grad(v);
   const at::NoGradGuard no_grad;
   Tensor out = at::empty({q.size(0), q.size(2), q.size(1), v.size(3)}, q.options()).transpose(1, 2);
+  AttentionWork work{.batch = q.size(0),
+                     .heads = q.size(1),
+                     .kv_heads = k.size(1),
+                     .queries = q.size(2),
+                     .keys = k.size(2),
+                     .width = q.size(3),
+                     .is_causal = causal,
+                     .type = q.scalar_type()};
+  count_attention(work);
   if (!has_backward) return out;
+  work.is_backward = true;
   const Tensor log_sums = at::empty({q.size(0), q.size(1), q.size(2)}, at::kFloat);
-  connect("dry_attention", {q, k, v}, {out}, [q, k, v, kept = out.detach(), log_sums](auto&&) {
-    return variable_list{at::empty_like(q), at::empty_like(k), at::empty_like(v)};
-  });
+  connect("dry_attention", {q, k, v}, {out},
+          [q, k, v, work, kept = out.detach(), log_sums](auto&&) {
+            count_attention(work);
+            return variable_list{at::empty_like(q), at::empty_like(k), at::empty_like(v)};
+          });
   return out;
 }
 

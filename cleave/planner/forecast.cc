@@ -128,6 +128,9 @@ std::vector<Shape> shapes_between(const Json& config, const ParallelConfig& layo
   return out;
 }
 
+/// What shapes_between() returns, by rows. It is the same for all pipeline ranks.
+using ShapesByRows = std::map<int64_t, std::vector<Shape>>;
+
 using AxisCalls = std::map<std::string, DryCalls>;
 
 /// The traffic of all dry axes so far.
@@ -148,19 +151,54 @@ DryCalls since(DryCalls now, const DryCalls& before) {
   return now;
 }
 
+/// Adds `times` times the traffic of `more`.
+void add_calls(DryCalls& sum, const DryCalls& more, int64_t times) {
+  for (const auto& [kind, traffic] : more) {
+    sum[kind].num_calls += times * traffic.num_calls;
+    sum[kind].bytes += times * traffic.bytes;
+  }
+}
+
+/// A micro-batch that is neither the first nor the last, as most are.
+constexpr int kUsual = 1;
+
+/// The number of `num_micro_batches` that shows all of what pipeline rank `pp` does: with more, it
+/// would only repeat what it does for kUsual, with no more of them in flight.
+size_t enough_micro_batches(const ParallelConfig& layout, size_t num_micro_batches, int pp) {
+  const int held = peak_live(schedule_of(layout, num_micro_batches), pp);
+  // Interleaved schedules take micro-batches in groups of one for each pipeline rank.
+  const bool has_groups =
+      layout.schedule == ScheduleKind::kInterleaved || layout.schedule == ScheduleKind::kZeroBubble;
+  const size_t group = has_groups ? static_cast<size_t>(layout.pp) : 1;
+  const int stages = layout.stages_per_rank;
+  const auto most_held = static_cast<size_t>((held + stages - 1) / stages);
+  size_t enough = num_micro_batches % group;
+  while (enough < std::max<size_t>(kUsual + 2, most_held)) enough += group;
+  const auto holds_all = [&] { return peak_live(schedule_of(layout, enough), pp) == held; };
+  while (enough < num_micro_batches && !holds_all()) enough += group;
+  // Two more, so that the most are also in flight when gradients of others are there.
+  enough += std::max<size_t>(2, group);
+  return std::min(enough, num_micro_batches);
+}
+
 /// One rank's step on the meta device.
 class DryRank {
  public:
   DryRank(const Json& config, const ParallelConfig& layout, const StepShape& step,
-          const RankPlace& place)
+          const RankPlace& place, ShapesByRows& shapes)
       : step_(step),
         model_(make_model(config)),
         parallelized_(parallelize(*model_, model_->sequence(), dry_axes(layout, place), layout,
                                   step.optimizer)),
         rows_(rows_of(layout, step)),
-        schedule_(schedule_of(layout, rows_.size())) {
+        num_left_out_(rows_.size() - enough_micro_batches(layout, rows_.size(), place.pp)),
+        shapes_(shapes) {
+    // All but the last have the same number of rows.
+    rows_.erase(rows_.begin(), rows_.begin() + static_cast<std::ptrdiff_t>(num_left_out_));
+    schedule_ = schedule_of(layout, rows_.size());
     if (place.pp == 0 && layout.stages_per_rank == 1) return;  // receives nothing from other stages
     for (const int64_t rows : std::set<int64_t>(rows_.begin(), rows_.end())) {
+      if (shapes_.contains(rows)) continue;
       shapes_[rows] = shapes_between(config, layout, step, rows, place.tp);
     }
   }
@@ -174,17 +212,31 @@ class DryRank {
     m.optimizer = memory_.live() - m.weights;
     memory_.reset_peak();
     const AxisCalls before = calls_of(parallelized_.axes);
+    WorkCounter counter;
+    RankForecast out;
     parallelized_.gradients->begin(rows_.size());
-    for (const Action& action : schedule_.ranks[rank()]) act(action);
+    for (const Action& action : schedule_.ranks[rank()]) {
+      out.rest.add(counter.take());
+      const auto num_same = action.micro_batch == kUsual ? 1 + num_left_out_ : 1;
+      num_same == 1 ? act(action) : act_for_others(action);
+      out.actions[{action.kind, action.stage}].add(
+          counter.take(),
+          static_cast<double>(num_same) / static_cast<double>(rows_.size() + num_left_out_));
+    }
     m.gradients =
         gradient_bytes(parallelized_.gradients->parameters(), parallelized_.config, rows_.size());
     parallelized_.gradients->complete();
     parallelized_.gradients->refresh_weights();
+    out.rest.add(counter.take());
+    out.rest.add_far_pass(static_cast<double>(m.gradients));  // their norm
+    out.optimizer_bytes = optimizer_bytes(m);
     // The optimizer's step is in place, but for step_bytes(), when activations are freed.
     m.activations = std::max({memory_.peak() - m.weights - m.optimizer - m.gradients,
                               parallelized_.optimizer->step_bytes(),
                               bytes_to_load(model_->parameters()) - m.optimizer - m.gradients});
-    return with_traffic(m, before);
+    out.memory = m;
+    add_traffic(before, out);
+    return out;
   }
 
   /// The layers of this rank's stages.
@@ -214,11 +266,38 @@ class DryRank {
     std::shared_ptr<DeferredGradients> deferred;
   };
 
-  /// The forecast with the traffic since `before`.
-  RankForecast with_traffic(const MemoryForecast& memory, const AxisCalls& before) {
-    RankForecast out{.memory = memory, .tp = {}, .dp = {}, .pp = sent_};
+  /// Leaves and moments are read and written; gradients are read, bf16 copies written.
+  [[nodiscard]] double optimizer_bytes(const MemoryForecast& m) const {
+    const ParallelConfig& layout = parallelized_.config;
+    const auto leaf = static_cast<double>(at::elementSize(layout.leaf_type()));
+    const auto copy = static_cast<double>(at::elementSize(layout.compute_type));
+    double elements = 0;
+    for (const auto& p : trained_of(parallelized_.gradients->parameters())) {
+      if (p->ownership() == Parameter::Ownership::kNotOwned) continue;
+      elements += static_cast<double>(c10::multiply_integers(p->leaf_shape()));
+    }
+    return elements * (3 * leaf + (copy < leaf ? copy : 0)) + 2 * static_cast<double>(m.optimizer);
+  }
+
+  /// An action of kUsual, whose traffic those left out have too.
+  void act_for_others(const Action& action) {
+    const AxisCalls before = calls_of(parallelized_.axes);
+    const DryTraffic sent = sent_;
+    act(action);
+    const auto times = static_cast<int64_t>(num_left_out_);
     for (const auto& [axis, calls] : calls_of(parallelized_.axes)) {
-      const DryCalls own = since(calls, before.at(axis));
+      add_calls(left_out_[axis], since(calls, before.at(axis)), times);
+    }
+    sent_.num_calls += times * (sent_.num_calls - sent.num_calls);
+    sent_.bytes += times * (sent_.bytes - sent.bytes);
+  }
+
+  /// Adds the traffic since `before`.
+  void add_traffic(const AxisCalls& before, RankForecast& out) {
+    out.pp = sent_;
+    for (const auto& [axis, calls] : calls_of(parallelized_.axes)) {
+      DryCalls own = since(calls, before.at(axis));
+      add_calls(own, left_out_[axis], 1);
       const DryTraffic sum = sum_of(own);
       DryTraffic* kind = &out.dp;
       if (axis == "tp") kind = &out.tp;
@@ -234,7 +313,6 @@ class DryRank {
       calls.erase("recv");
       std::erase_if(calls, [](const auto& each) { return each.second.num_calls == 0; });
     }
-    return out;
   }
 
   [[nodiscard]] size_t rank() const { return static_cast<size_t>(parallelized_.axes.pp.rank()); }
@@ -332,9 +410,11 @@ class DryRank {
   const StepShape& step_;
   std::unique_ptr<Model> model_;
   Parallelized parallelized_;
-  std::vector<int64_t> rows_;
+  std::vector<int64_t> rows_;  // of the micro-batches that are run
+  size_t num_left_out_;        // micro-batches that are as kUsual
+  ShapesByRows& shapes_;
   Schedule schedule_;
-  std::map<int64_t, std::vector<Shape>> shapes_;  // by rows
+  AxisCalls left_out_;  // traffic of the micro-batches left out
   std::map<std::pair<int, int>, InFlight> live_;
   DryTraffic sent_;
 };
@@ -345,6 +425,15 @@ int64_t Forecast::most_bytes() const {
   int64_t most = 0;
   for (const RankForecast& r : ranks) most = std::max(most, r.memory.total());
   return most;
+}
+
+OpWork Forecast::work() const {
+  OpWork all;
+  for (const RankForecast& r : ranks) {
+    all.add(r.rest);
+    for (const auto& [action, work] : r.actions) all.add(work);
+  }
+  return all;
 }
 
 int64_t experts_of(Layer& model) {
@@ -360,19 +449,20 @@ Forecast forecast(const Json& config, const ParallelConfig& layout, const StepSh
   Forecast out;
   const auto model = make_model(config);
   out.first_with_fewer = layout.ep > 1 ? static_cast<int>(experts_of(*model) % layout.ep) : 0;
+  ShapesByRows shapes;
   for (int p = 0; p < layout.pp; ++p) {
-    out.ranks.push_back(DryRank(config, layout, step, {.pp = p}).run());
+    out.ranks.push_back(DryRank(config, layout, step, {.pp = p}, shapes).run());
     if (out.first_with_fewer == 0) continue;
     const RankPlace last{.pp = p, .dp = layout.ep - 1};  // of those that share out the experts
-    out.with_fewer_experts.push_back(DryRank(config, layout, step, last).run());
+    out.with_fewer_experts.push_back(DryRank(config, layout, step, last, shapes).run());
   }
   out.tokens = step.tokens();
   if (layout.lora) {
     attach_lora(*model, model->sequence(), *layout.lora, layout.compute_type);
   }
   out.flops = model->train_flops_per_token(step.seq_len) * static_cast<double>(out.tokens);
-  const Schedule schedule = schedule_of(layout, rows_of(layout, step).size());
-  out.idle_share = timeline_of(schedule, unit_cost(schedule)).idle_share();
+  out.schedule = schedule_of(layout, rows_of(layout, step).size());
+  out.idle_share = timeline_of(out.schedule, unit_cost(out.schedule)).idle_share();
   return out;
 }
 
@@ -383,7 +473,8 @@ RankProgram rank_program(const Json& config, const ParallelConfig& layout, const
   provide_meta_kernels();
   RankProgram out;
   out.place = place_of(rank, layout);
-  DryRank dry(config, layout, step, out.place);
+  ShapesByRows shapes;
+  DryRank dry(config, layout, step, out.place, shapes);
   out.forecast = dry.run();
   out.layers = dry.layers();
   out.parameters = dry.parameters();

@@ -6,7 +6,9 @@
 #include "cleave/mesh/dry_axis.h"
 #include "cleave/optim/optimizer.h"
 #include "cleave/parallel/config.h"
+#include "cleave/pipeline/schedule.h"
 #include "cleave/planner/layout_options.h"
+#include "cleave/torch_internals/op_work.h"
 
 namespace cleave::inline planner {
 
@@ -29,13 +31,17 @@ struct MemoryForecast {
   [[nodiscard]] int64_t total() const { return weights + optimizer + gradients + activations; }
 };
 
-/// Memory and traffic of one rank in a step.
+/// Memory, traffic and work of one rank in a step.
 struct RankForecast {
   MemoryForecast memory;
   DryTraffic tp, dp, pp;  ///< of one step; dp with the axes of experts, pp without headers
   /// By the name of the axis, then by kind: what the rank sends in one step, with the headers of
   /// messages between stages.
   std::map<std::string, DryCalls> calls{};
+  /// By kind of action and stage: the mean of the micro-batches.
+  std::map<std::pair<Action::Kind, int>, OpWork> actions{};
+  OpWork rest{};               ///< outside of the actions and the optimizer
+  double optimizer_bytes = 0;  ///< that the optimizer's step reads and writes
 };
 
 /// A parameter of a rank.
@@ -63,9 +69,12 @@ struct Forecast {
   double flops = 0;       ///< of all ranks, without recomputation
   double idle_share = 0;  ///< share of the ranks' time spent waiting for the pipeline
   int64_t tokens = 0;     ///< of the global batch
+  Schedule schedule{};    ///< of the pipeline
 
   /// Bytes of the rank that needs the most.
   [[nodiscard]] int64_t most_bytes() const;
+  /// The work of all entries of `ranks`.
+  [[nodiscard]] OpWork work() const;
 };
 
 /// The number of experts of each layer of a model that has some; 0 without.
@@ -76,7 +85,7 @@ int64_t experts_of(Layer& model);
 /// Throws Error(kShape) for a layout that does not fit the model.
 ///
 /// Not counted: memory of libraries outside of tensors (packed matrices, thread buffers), messages
-/// in flight, and the program itself.
+/// in flight, and the program itself; the matrix products of the optimizer muon.
 Forecast forecast(const Json& config, const ParallelConfig& layout, const StepShape& step);
 
 /// Runs one step of rank `rank`, in [0, layout.num_ranks()), on the meta device. Throws as

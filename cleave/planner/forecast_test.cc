@@ -169,25 +169,17 @@ TEST(CrossHostWarning, TensorParallelOverHosts_NamesTheSizesThatStayOnOneHost) {
   EXPECT_NE(cross_host_warning({.dp = 4, .tp = 3}, 4), "");
 }
 
-TEST(StepTime, Constants_AddUp) {
-  Forecast f;
-  f.ranks = {{.memory = {}, .tp = {.num_calls = 10, .bytes = 1000}, .dp = {}, .pp = {}}};
-  f.flops = 600;
-  f.idle_share = 0.25;
-  const Machine machine{.flops = 100, .bytes_per_s = 500, .call_s = 0.1};
-  const StepTime time = step_time(f, {}, machine);
-  EXPECT_DOUBLE_EQ(time.compute_s, 8);
-  EXPECT_DOUBLE_EQ(time.comm_s, 3);
-  EXPECT_DOUBLE_EQ(step_time(f, {.recompute = RecomputeKind::kFull}, machine).compute_s,
-                   8 * 4.0 / 3);
+/// A search's machine, whatever its layouts need.
+auto always(const Machine& machine) {
+  return [machine](const MeasuredRun& /*run*/) { return machine; };
 }
 
 TEST(RankLayouts, FourRanks_AreListedBestFirstWithReasonsForThoseRefused) {
   const Machine machine{.flops = 1e9, .bytes_per_s = 1e9, .call_s = 1e-6};
   const StepShape step{.batch_size = 8, .micro_batch_size = 0, .seq_len = 8};
   const Json config = Json::parse(kLlama, "config.json");
-  const auto all =
-      rank_layouts(config, {.num_ranks = 8, .step = step, .machine = machine, .limit = 1 << 18});
+  const auto all = rank_layouts(
+      config, {.num_ranks = 8, .step = step, .measure = always(machine), .limit = 1 << 18});
   ASSERT_FALSE(all.empty());
   bool was_small = true;
   bool was_possible = true;
@@ -216,7 +208,7 @@ TEST(RankLayouts, WithAdapters_CountOnlyTheirMoments) {
   const auto all =
       rank_layouts(config, {.step = step,
                             .common = {.lora = LoraOptions{.rank = 2, .targets = {"q_proj"}}},
-                            .machine = machine,
+                            .measure = always(machine),
                             .limit = 1 << 30});
   ASSERT_EQ(all.size(), 1U);
   const int64_t width = config.at("hidden_size").as_int(0);
@@ -260,7 +252,7 @@ TEST(RankLayouts, EveryLayout_IsTriedOnceAndThoseAboveTheLimitDoNotFit) {
   const StepShape step{.batch_size = 12, .micro_batch_size = 0, .seq_len = 8};
   const Json config = Json::parse(kLlama, "config.json");
   const auto all =
-      rank_layouts(config, {.num_ranks = 12, .step = step, .machine = machine, .limit = 1});
+      rank_layouts(config, {.num_ranks = 12, .step = step, .measure = always(machine), .limit = 1});
   EXPECT_EQ(static_cast<int64_t>(all.size()), num_layouts(12));
   std::set<std::string> names;
   for (const LayoutCandidate& c : all) {
@@ -285,7 +277,8 @@ TEST(RankLayouts, ModelWithExperts_IsTriedWithEveryEpThatDividesDp) {
   }
   ASSERT_EQ(of_experts, 4 * 3 * 3 * 16 * 8);
   const auto all = rank_layouts(
-      config, {.num_ranks = 4, .step = step, .machine = machine, .limit = int64_t{1} << 40});
+      config,
+      {.num_ranks = 4, .step = step, .measure = always(machine), .limit = int64_t{1} << 40});
   std::map<int, int> count;  // of ep, among the layouts with four data-parallel ranks
   for (const LayoutCandidate& c : all) {
     if (c.layout.dp != 4) {
@@ -308,7 +301,7 @@ TEST(RankLayouts, HundredThousandRanks_AreListedInSeconds) {
   const Json config = Json::parse(kLlama, "config.json");
   const double start = monotonic_s();
   LayoutSearch search{
-      .num_ranks = 100000, .step = step, .machine = machine, .limit = int64_t{1} << 30};
+      .num_ranks = 100000, .step = step, .measure = always(machine), .limit = int64_t{1} << 30};
   std::vector<int64_t> done;
   search.on_progress = [&](int64_t count, int64_t all) {
     EXPECT_EQ(all, num_layouts(100000));

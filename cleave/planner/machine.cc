@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <thread>
 
 #include <ATen/ATen.h>
 
 #include "cleave/base/clock.h"
+#include "cleave/base/resource_limits.h"
 #include "cleave/kernels/cpu/gemm.h"
 
 namespace cleave::inline planner {
@@ -51,14 +53,28 @@ double measured_flops(const at::TensorOptions& options) {
   }
 }
 
+/// The host's CPUs, or the quota of this process's control group.
+int cpus_here() {
+  const auto cpus = std::max(1U, std::thread::hardware_concurrency());
+  const double quota = cgroup_limits().cores.value_or(cpus);
+  return static_cast<int>(std::max(1.0, std::min(quota, static_cast<double>(cpus))));
+}
+
 }  // namespace
 
-Machine measure_machine(const Axis& everyone, at::ScalarType type, at::Device device) {
+Machine measure_machine(const Axis& everyone, at::ScalarType type, at::Device device,
+                        const MeasuredRun& run) {
   const at::NoGradGuard no_grad;
   const double flops = measured_flops(at::device(device).dtype(type));
   Machine machine;
   machine.flops =
       everyone.all_reduce(at::scalar_tensor(flops, at::kDouble), "measured speed").item<double>();
+  const double of_rank = machine.flops / everyone.size();
+  machine.rank.flops = of_rank;
+  if (device.is_cpu()) {
+    machine.num_cpus = cpus_here();
+    machine.rank = measure_work(everyone, run.work, of_rank, run.rank_bytes);
+  }
   if (everyone.size() == 1) return machine;
   const Tensor large = at::ones({1 << 18}, device);
   const Tensor small = at::ones({1}, device);
@@ -69,21 +85,6 @@ Machine measure_machine(const Axis& everyone, at::ScalarType type, at::Device de
       2.0 * static_cast<double>(large.nbytes()) * (everyone.size() - 1) / everyone.size();
   machine.bytes_per_s = sent / std::max(large_s - machine.call_s, 1e-9);
   return machine;
-}
-
-StepTime step_time(const Forecast& forecast, const ParallelConfig& layout, const Machine& machine) {
-  const double again = layout.recompute == RecomputeKind::kFull ? 4.0 / 3 : 1.0;
-  StepTime time{.compute_s = forecast.flops * again / machine.flops / (1 - forecast.idle_share)};
-  for (const RankForecast& r : forecast.ranks) {
-    double seconds = 0;
-    for (const DryTraffic& traffic : {r.tp, r.dp, r.pp}) {
-      seconds += static_cast<double>(traffic.num_calls) * machine.call_s;
-      if (machine.bytes_per_s > 0)
-        seconds += static_cast<double>(traffic.bytes) / machine.bytes_per_s;
-    }
-    time.comm_s = std::max(time.comm_s, seconds);
-  }
-  return time;
 }
 
 }  // namespace cleave::inline planner

@@ -3,6 +3,7 @@
 
 #include "cleave/mesh/axis.h"
 #include "cleave/planner/forecast.h"
+#include "cleave/planner/work_speed.h"
 #include "cleave/runtime/kernel_switches.h"
 
 namespace cleave::inline planner {
@@ -12,20 +13,37 @@ struct Machine {
   double flops = 0;        ///< of matrix products per second, all cores
   double bytes_per_s = 0;  ///< sent by a rank in large collectives
   double call_s = 0;       ///< seconds of a tiny collective
+  int num_cpus = 0;        ///< that the ranks share; 0: each has a device of its own
+  WorkSpeed rank{};        ///< of a rank's own work; only products by `flops` on other devices
 };
 
-/// Measures for about 0.2 seconds, on all ranks at the same time: matrix products of `type`,
-/// tensors on `device`. Collective.
-Machine measure_machine(const Axis& everyone, at::ScalarType type, at::Device device = at::kCPU);
+/// What the ranks are to be measured for.
+struct MeasuredRun {
+  OpWork work{};           ///< the sizes that matter
+  int64_t rank_bytes = 0;  ///< memory of a rank
+};
 
-/// Seconds of a step.
+/// Measures on all ranks at the same time: large matrix products of `type` and collectives, for
+/// about 0.2 seconds, with tensors on `device`; on the CPU also what `run` needs (measure_work).
+/// Collective, with the same `run` on all.
+Machine measure_machine(const Axis& everyone, at::ScalarType type, at::Device device,
+                        const MeasuredRun& run);
+
+/// Seconds of a step of rank 0.
 struct StepTime {
-  double compute_s = 0;  ///< matrix products and the pipeline's idle time
-  double comm_s = 0;     ///< messages, as if none overlapped with compute
-  [[nodiscard]] double total() const { return compute_s + comm_s; }
+  /// By TimeKind. Collectives are the messages, as if none overlapped with compute, and the wait
+  /// for other ranks.
+  KindSeconds kinds{};
+  [[nodiscard]] double total() const;
+  [[nodiscard]] double of(TimeKind kind) const { return kinds.at(static_cast<size_t>(kind)); }
 };
 
-/// From a forecast and a machine: a lower bound, since other work than matrix products is left out.
+/// "matrix products 200ms, other 30ms": the kinds that take time.
+std::string kinds_text(const StepTime& time);
+
+/// From a forecast and a machine: every stage's own work in the order of the pipeline's schedule,
+/// then the gradient sync and the optimizer of the slowest rank. Ranks that share fewer CPUs take
+/// at least their CPU time divided by the CPUs.
 StepTime step_time(const Forecast& forecast, const ParallelConfig& layout, const Machine& machine);
 
 /// Applies a --gemm flag, mkl | onednn | auto, with set_gemm(), the same on all ranks. For auto,

@@ -59,16 +59,18 @@ int64_t limit_of(const PlanOptions& o, int num_ranks) {
   return static_cast<int64_t>(memory_limit(o.memory));
 }
 
-/// Measured by two rank threads on this machine.
-Machine machine_here(at::ScalarType type) {
+/// Measured by rank threads on this machine: as many as a run has, at most four for each CPU.
+Machine machine_here(at::ScalarType type, int num_ranks, const MeasuredRun& run) {
+  constexpr int kMostRanksOfCpu = 4;
+  const auto cpus = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   Machine machine;
   JobOptions job;
-  job.num_ranks = 2;
+  job.num_ranks = std::min(num_ranks, kMostRanksOfCpu * cpus);
   job.ranks.flight_log_folder.clear();
   run_job(job, [&](World& world) {
-    const Axis all = Mesh::build(world, {{"all", 2}})["all"];
+    const Axis all = Mesh::build(world, {{"all", world.size()}})["all"];
     choose_gemm("auto", all);
-    const Machine seen = measure_machine(all, type);
+    const Machine seen = measure_machine(all, type, at::kCPU, run);
     if (world.rank() == 0) machine = seen;
   });
   return machine;
@@ -76,6 +78,15 @@ Machine machine_here(at::ScalarType type) {
 
 Object json_of(const DryTraffic& t) {
   return {{"bytes", t.bytes}, {"calls", t.num_calls}};
+}
+
+Object json_of(const StepTime& time) {
+  Object out = Object::object();
+  for (int k = 0; k < kNumTimeKinds; ++k) {
+    const auto kind = static_cast<TimeKind>(k);
+    out[std::string(name(kind))] = time.of(kind);
+  }
+  return out;
 }
 
 Object json_of(const LayoutCandidate& c) {
@@ -100,8 +111,7 @@ Object json_of(const LayoutCandidate& c) {
   }
   out["fits"] = c.fits;
   out["step_s"] = c.time.total();
-  out["compute_s"] = c.time.compute_s;
-  out["comm_s"] = c.time.comm_s;
+  out["time"] = json_of(c.time);
   out["idle_share"] = c.forecast.idle_share;
   return out;
 }
@@ -117,8 +127,7 @@ std::string sent_text(const char* axis, const DryTraffic& t) {
 }
 
 std::string time_text(const StepTime& t) {
-  return str(duration_text(t.total()), " a step: matrix products ", duration_text(t.compute_s),
-             t.comm_s > 0 ? str(", messages ", duration_text(t.comm_s)) : "");
+  return str(duration_text(t.total()), " a step: ", kinds_text(t));
 }
 
 void print(const LayoutCandidate& c, int64_t limit) {
@@ -178,7 +187,9 @@ void plan_one(const PlanOptions& o, const Json& config) {
   }
   LayoutCandidate c{
       .layout = layout, .forecast = forecast(config, layout, step), .time = {}, .refused = {}};
-  c.time = step_time(c.forecast, layout, machine_here(layout.compute_type));
+  c.time = step_time(c.forecast, layout,
+                     machine_here(layout.compute_type, layout.num_ranks(),
+                                  {c.forecast.work(), c.forecast.most_bytes()}));
   const int64_t limit = limit_of(o, layout.num_ranks());
   c.fits = c.forecast.most_bytes() <= limit;
   if (o.parameters) {
@@ -227,7 +238,9 @@ class SearchProgress {
 std::vector<LayoutCandidate> all_layouts(const PlanOptions& o, const Json& config, int64_t limit) {
   LayoutSearch search{.num_ranks = o.ranks, .step = step_of(o), .limit = limit};
   search.common = {.compute_type = type_of(o), .lora = lora_from(o)};
-  search.machine = machine_here(search.common.compute_type);
+  search.measure = [&](const MeasuredRun& run) {
+    return machine_here(search.common.compute_type, o.ranks, run);
+  };
   SearchProgress progress;
   search.on_progress = [&](int64_t done, int64_t total) { progress.show(done, total); };
   return rank_layouts(config, search);
@@ -258,7 +271,7 @@ double copy_rate() {
 /// This host as a cluster of one host, of which each rank has a share.
 Cluster cluster_here(const PlanOptions& o) {
   const double ranks = o.ranks;
-  const Machine machine = machine_here(type_of(o));
+  const Machine machine = machine_here(type_of(o), 2, {});
   Cluster c;
   c.name = "here";
   c.sources = {"measured now: matrix products, copies, collectives of two ranks"};

@@ -22,11 +22,11 @@ std::string printed(int tp) {
   return testing::internal::GetCapturedStdout();
 }
 
-TEST(PlanCommand, TimeOfMessages_IsThereWhereRanksCommunicate) {
-  EXPECT_THAT(printed(2), HasSubstr(", messages "));
+TEST(PlanCommand, TimeOfCollectives_IsThereWhereRanksCommunicate) {
+  EXPECT_THAT(printed(2), HasSubstr(", collectives "));
   const std::string alone = printed(1);
   EXPECT_THAT(alone, HasSubstr(" a step: matrix products "));
-  EXPECT_THAT(alone, Not(HasSubstr("messages")));
+  EXPECT_THAT(alone, Not(HasSubstr("collectives")));
 }
 
 }  // namespace

@@ -79,6 +79,20 @@ class Refusals {
   std::map<int, std::string> pp_, tp_;
 };
 
+/// Measures the machine for all layouts, and adds their times.
+void add_times(const LayoutSearch& search, std::vector<LayoutCandidate>& layouts) {
+  MeasuredRun run;
+  for (const LayoutCandidate& c : layouts) {
+    if (!c.refused.empty()) continue;
+    run.work.add(c.forecast.work());
+    run.rank_bytes = std::max(run.rank_bytes, c.forecast.most_bytes());
+  }
+  const Machine machine = search.measure(run);
+  for (LayoutCandidate& c : layouts) {
+    if (c.refused.empty()) c.time = step_time(c.forecast, c.layout, machine);
+  }
+}
+
 }  // namespace
 
 std::vector<LayoutCandidate> rank_layouts(const Json& config, const LayoutSearch& search) {
@@ -98,7 +112,6 @@ std::vector<LayoutCandidate> rank_layouts(const Json& config, const LayoutSearch
       const std::string& refusal = refusals.of(layout);
       CLEAVE_CHECK(refusal.empty(), Code::kShape, refusal);
       c.forecast = forecast(config, layout, own);
-      c.time = step_time(c.forecast, layout, search.machine);
       c.fits = c.forecast.most_bytes() <= search.limit;
     } catch (const Error& error) {
       if (error.code() != Code::kShape) throw;
@@ -109,6 +122,7 @@ std::vector<LayoutCandidate> rank_layouts(const Json& config, const LayoutSearch
       search.on_progress(static_cast<int64_t>(out.size()), static_cast<int64_t>(layouts.size()));
     }
   }
+  add_times(search, out);
   const auto place = [](const LayoutCandidate& c) {
     const double rest = c.fits ? c.time.total() : static_cast<double>(c.forecast.most_bytes());
     return std::tuple(!c.refused.empty(), !c.fits, rest);

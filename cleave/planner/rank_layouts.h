@@ -23,7 +23,8 @@ struct LayoutSearch {
   int num_ranks = 1;
   StepShape step{};         ///< micro_batch_size 0: each layout has its default
   ParallelConfig common{};  ///< the type of forward and the adapters of all layouts
-  Machine machine{};
+  /// The machine, measured for the work of all layouts.
+  std::function<Machine(const MeasuredRun&)> measure{};
   int64_t limit = 0;  ///< bytes of a rank
   /// Called after each layout with the number of those done and of all.
   std::function<void(int64_t, int64_t)> on_progress{};

@@ -259,7 +259,7 @@ std::string time_table(const char* title, const NamesAndSeconds& parts,
   if (forecast.empty()) return table_html(table);
   std::map<std::string, double> bounds(forecast.begin(), forecast.end());
   bounds["total"] = total(forecast);
-  table[0].push_back({"forecast, at least"});
+  table[0].push_back({"forecast"});
   for (size_t i = 1; i < table.size(); ++i) {
     const auto bound = bounds.find(table[i][0].text);
     table[i].push_back({bound == bounds.end() ? "" : duration_text(bound->second)});
@@ -277,8 +277,8 @@ std::string time_section(const ReportRun& run) {
                      "the wait for the slowest rank. The whole run, from step ",
                      run.record.first_step,
                      ", has the mean over all ranks. The step is the mean of the steps that rank 0 "
-                     "measured by kind. The forecast counts matrix products at the best measured "
-                     "speed, and messages with the wait for the pipeline."));
+                     "measured by kind. The forecast prices its products, passes over memory and "
+                     "messages at speeds that were measured when the run started."));
 }
 
 std::string memory_section(const std::vector<RankMemory>& ranks) {

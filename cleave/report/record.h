@@ -44,7 +44,7 @@ struct RunRecord {
   std::vector<RankMemory> memory{};
   NamesAndSeconds other_time{};     ///< since the last start, outside of steps: loading, saving
   NamesAndSeconds step_time{};      ///< of one step of rank 0, mean of a few steps
-  NamesAndSeconds step_forecast{};  ///< lower bounds of the same, by the names of step_time
+  NamesAndSeconds step_forecast{};  ///< the forecast of step_time
 };
 
 /// Writes the record into the run's folder, atomically. Throws Error(kIo).

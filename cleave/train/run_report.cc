@@ -41,10 +41,10 @@ void RunReport::start(const RunState& state, Model& model, const Machine& machin
   record_.first_step = state.step + 1;
   if (setup_.planned) {
     const StepTime time = step_time(*setup_.planned, setup_.layout, machine);
-    // A rank that waits for the pipeline waits in a collective.
-    const double idle_s = time.compute_s * setup_.planned->idle_share;
-    record_.step_forecast = {{std::string(name(TimeKind::kProducts)), time.compute_s - idle_s},
-                             {std::string(name(TimeKind::kCollectives)), time.comm_s + idle_s}};
+    for (int k = 0; k < kNumTimeKinds; ++k) {
+      const auto kind = static_cast<TimeKind>(k);
+      record_.step_forecast.emplace_back(name(kind), time.of(kind));
+    }
   }
   if (!keeps_record(setup_, state, record_.first_step)) write_record(run, record_);
   for (const std::string& line : run_header(setup_, state.model_name, model, world_, machine)) {

@@ -73,8 +73,8 @@ const RankForecast& forecast_of(const Forecast& planned, const ParallelConfig& l
 void add_forecast(const TrainSetup& setup, const Machine& machine, Replay& replay) {
   if (!setup.planned) return;
   const StepTime time = step_time(*setup.planned, setup.layout, machine);
-  replay.forecast_compute_s = time.compute_s;
-  replay.forecast_comm_s = time.comm_s;
+  replay.forecast_comm_s = time.of(TimeKind::kCollectives);
+  replay.forecast_compute_s = time.total() - replay.forecast_comm_s;
   for (size_t r = 0; r < replay.ranks.size(); ++r) {
     const RankForecast& f = forecast_of(*setup.planned, setup.layout, r);
     RankForecastNumbers numbers{.memory = f.memory.total()};

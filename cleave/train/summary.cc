@@ -142,10 +142,8 @@ std::vector<std::string> run_header(const TrainSetup& setup, const std::string& 
   }
   if (setup.planned) {
     const StepTime time = step_time(*setup.planned, setup.layout, machine);
-    lines.push_back(str("time    at least ", duration_text(time.total()),
-                        " per step (matrix products ", duration_text(time.compute_s),
-                        time.comm_s > 0 ? str(", communication ", duration_text(time.comm_s)) : "",
-                        ")"));
+    lines.push_back(
+        str("time    about ", duration_text(time.total()), " per step (", kinds_text(time), ")"));
   }
   return lines;
 }

@@ -39,10 +39,10 @@ std::string printed(int tp) {
 }
 
 TEST(RunHeader, TimeOfCommunication_IsThereWhereRanksCommunicate) {
-  EXPECT_THAT(printed(2), HasSubstr(", communication "));
+  EXPECT_THAT(printed(2), HasSubstr(", collectives "));
   const std::string alone = printed(1);
   EXPECT_THAT(alone, HasSubstr(" per step (matrix products "));
-  EXPECT_THAT(alone, Not(HasSubstr("communication")));
+  EXPECT_THAT(alone, Not(HasSubstr("collectives")));
 }
 
 }  // namespace

@@ -59,7 +59,10 @@ Trainer::Trainer(const TrainSetup& setup, World& world)
                " of address space are left for the steps; raise the limit (ulimit -v)");
   checkpoints_.require_space(state_);  // fail before training if the disk is too small
   rank_.refresh_weights();
-  machine_ = measure_machine(everyone_, setup.layout.compute_type, device_of(setup.options.device));
+  MeasuredRun run;
+  if (setup.planned) run = {setup.planned->work(), setup.planned->most_bytes()};
+  machine_ =
+      measure_machine(everyone_, setup.layout.compute_type, device_of(setup.options.device), run);
   profile_.start();  // the measurement is not part of a step
   load_s_ = report_.seconds();
 }

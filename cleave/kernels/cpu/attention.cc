@@ -10,6 +10,7 @@
 #include "cleave/base/error.h"
 #include "cleave/kernels/cpu/attention_rows.h"
 #include "cleave/torch_internals/node.h"
+#include "cleave/torch_internals/op_work.h"
 
 namespace cleave::inline kernels {
 namespace {
@@ -72,6 +73,19 @@ struct Saved {
             .dq = view_of(g.dq),
             .dk = view_of(g.dk),
             .dv = view_of(g.dv)};
+  }
+
+  [[nodiscard]] AttentionWork work(bool is_backward) const {
+    return {.batch = q.size(0),
+            .heads = q.size(1),
+            .kv_heads = k.size(1),
+            .queries = q.size(2),
+            .keys = k.size(2),
+            .width = q.size(3),
+            .window = window,
+            .is_causal = causal,
+            .is_backward = is_backward,
+            .type = q.scalar_type()};
   }
 };
 
@@ -176,6 +190,7 @@ Tensor fast_attention(const Tensor& q, const Tensor& k, const Tensor& v,
     std::iota(saved.kv_head.begin(), saved.kv_head.end(), 0);
   }
   if (!q.is_meta()) for_each_kv_head(saved.job({}), q.size(0), attention_forward);
+  count_attention(saved.work(false));
   Tensor out = saved.out;
   if (!has_backward) return out;
   saved.out = out.detach();  // avoids a reference cycle between the result and its node
@@ -184,6 +199,7 @@ Tensor fast_attention(const Tensor& q, const Tensor& k, const Tensor& v,
     variable_list d{empty_heads(saved.q), empty_heads(saved.k), empty_heads(saved.v)};
     const AttentionJob job = saved.job({.dout = dout, .dq = d[0], .dk = d[1], .dv = d[2]});
     if (!dout.is_meta()) for_each_kv_head(job, dout.size(0), attention_backward);
+    count_attention(saved.work(true));
     return d;
   });
   return out;

@@ -11,6 +11,7 @@
 #include "cleave/kernels/cpu/rows.h"
 #include "cleave/kernels/device.h"
 #include "cleave/torch_internals/node.h"
+#include "cleave/torch_internals/op_work.h"
 
 namespace cleave::inline kernels {
 namespace {
@@ -125,6 +126,7 @@ variable_list norm_backward(RmsNormJob job, const Tensor& x, const Tensor& weigh
       [&](const DeviceKernels& kernels, float* parts) {
         kernels.rms_norm_backward(job, rows_of(x), parts);
       });
+  count_pass({&x, &dy}, {&dx});
   return {dx, sums[0].to(weight.scalar_type())};
 }
 
@@ -142,6 +144,7 @@ variable_list layer_norm_backward(const Tensor& x, const Tensor& weight, const T
       [&](const DeviceKernels& kernels, float* parts) {
         kernels.layer_norm_backward(job, rows_of(x), parts);
       });
+  count_pass({&x, &dy}, {&dx});
   return {dx, sums[0].to(weight.scalar_type()), sums[1].to(weight.scalar_type())};
 }
 
@@ -171,6 +174,7 @@ Tensor fused_rms_norm(const Tensor& x, const Tensor& weight, double eps, double 
       in, rows_of(in), grain_of_rows(job.width),
       [&](int64_t begin, int64_t end) { rms_norm_rows(job, begin, end); },
       [&](const DeviceKernels& kernels) { kernels.rms_norm(job, rows_of(in)); });
+  count_pass({&in}, {&y});
   if (!has_backward) return y;
   connect("rms_norm", {x, weight}, {y}, [in, w, scales, offset](variable_list&& grads) {
     return norm_backward(norm_job(in, w, scales, offset), in, w, grads[0].contiguous());
@@ -193,6 +197,7 @@ Tensor fused_layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bia
       in, rows_of(in), grain_of_rows(job.width),
       [&](int64_t begin, int64_t end) { layer_norm_rows(job, begin, end); },
       [&](const DeviceKernels& kernels) { kernels.layer_norm(job, rows_of(in)); });
+  count_pass({&in}, {&y});
   if (!has_backward) return y;
   connect("layer_norm", {x, weight, bias}, {y}, [in, w, moments](variable_list&& grads) {
     return layer_norm_backward(in, w, moments, grads[0].contiguous());
@@ -209,6 +214,7 @@ Tensor fused_gelu(const Tensor& x) {
   run(
       in, in.numel(), kGrain, [&](int64_t begin, int64_t end) { gelu_range(job, begin, end); },
       [&](const DeviceKernels& kernels) { kernels.gelu(job, in.numel()); });
+  count_pass({&in}, {&y});
   if (!has_backward) return y;
   connect("gelu", {x}, {y}, [in](variable_list&& grads) -> variable_list {
     const Tensor dy = grads[0].contiguous();
@@ -221,6 +227,7 @@ Tensor fused_gelu(const Tensor& x) {
         in, in.numel(), kGrain,
         [&](int64_t begin, int64_t end) { gelu_backward_range(back, begin, end); },
         [&](const DeviceKernels& kernels) { kernels.gelu_backward(back, in.numel()); });
+    count_pass({&in, &dy}, {&dx});
     return {dx};
   });
   return y;
@@ -237,6 +244,7 @@ Tensor fused_gate(const Tensor& gate, const Tensor& up) {
   run(
       g, g.numel(), kGrain, [&](int64_t begin, int64_t end) { gate_range(job, begin, end); },
       [&](const DeviceKernels& kernels) { kernels.gate(job, g.numel()); });
+  count_pass({&g, &u}, {&y});
   if (!has_backward) return y;
   connect("gate", {gate, up}, {y}, [g, u](variable_list&& grads) -> variable_list {
     const Tensor dy = grads[0].contiguous();
@@ -249,6 +257,7 @@ Tensor fused_gate(const Tensor& gate, const Tensor& up) {
         g, g.numel(), kGrain,
         [&](int64_t begin, int64_t end) { gate_backward_range(back, begin, end); },
         [&](const DeviceKernels& kernels) { kernels.gate_backward(back, g.numel()); });
+    count_pass({&g, &u, &dy}, {&d[0], &d[1]});
     return d;
   });
   return y;
@@ -262,6 +271,7 @@ Tensor rotated(const Tensor& x, const Tensor& cos, const Tensor& sin, float dire
   const int64_t num_tokens = x.size(2);
   const int64_t half = x.size(3) / 2;
   const bool has_batch_angles = cos.dim() == 3 && cos.size(0) > 1;
+  count_pass({&in}, {&out});
   if (const DeviceKernels* kernels = device_kernels(x)) {
     const auto strides = [](const Tensor& t) {
       return RotaryJob::Strides{.batch = t.stride(0), .head = t.stride(1), .token = t.stride(2)};
@@ -326,6 +336,7 @@ SoftmaxSums softmax_sums(const Tensor& logits) {
       z, z.size(0), grain_of_rows(job.width),
       [&](int64_t begin, int64_t end) { softmax_sums_rows(job, begin, end); },
       [&](const DeviceKernels& kernels) { kernels.softmax_sums(job, z.size(0)); });
+  count_pass({&z}, {});
   return out;
 }
 
@@ -346,6 +357,7 @@ Tensor softmax_gradient(const Tensor& logits, const SoftmaxGradient& arguments) 
       z, z.size(0), grain_of_rows(job.width),
       [&](int64_t begin, int64_t end) { softmax_gradient_rows(job, begin, end); },
       [&](const DeviceKernels& kernels) { kernels.softmax_gradient(job, z.size(0)); });
+  count_pass({&z}, {&out});
   return out;
 }
 

@@ -121,6 +121,11 @@ Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
   return y;
 }
 
+Tensor matrix_product(const Tensor& a, const Tensor& b) {
+  if (a.stride(1) != 1) return product(transposed(a.t()), b.t(), std::nullopt);
+  return b.stride(1) == 1 ? input_gradient(a, b) : product(a, b.t(), std::nullopt);
+}
+
 Tensor affine_frozen(const Tensor& x, std::function<Tensor()> weight,
                      const std::optional<Tensor>& bias) {
   Tensor y;

@@ -26,6 +26,11 @@ Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
 Tensor affine_frozen(const Tensor& x, std::function<Tensor()> weight,
                      const std::optional<Tensor>& bias);
 
+/// a b by the library of affine(), as affine() and its backward compute it. Not differentiable.
+///
+///   a [m, k], b [k, n]: each with contiguous rows or contiguous columns
+Tensor matrix_product(const Tensor& a, const Tensor& b);
+
 /// Whether few_rows_linear supports these: x of 1 to 8 rows and a contiguous matrix, both fp32 or
 /// both bf16 on the CPU. Such products occur in decoding and are limited by reading the weights.
 bool takes_few_rows(const Tensor& x, const Tensor& weight);

@@ -183,6 +183,21 @@ TEST_P(GemmChoice, Products_AreCountedWithThoseOfTheGradients) {
   EXPECT_EQ(clock.products(), with_frozen);
 }
 
+// Small whole numbers, whose products and sums are exact.
+TEST_P(GemmChoice, MatrixProduct_TakesBothMemoryOrders) {
+  for (const bool a_turned : {false, true}) {
+    for (const bool b_turned : {false, true}) {
+      const Tensor a = test::whole_numbers({6, 5}, 1), b = test::whole_numbers({5, 7}, 2);
+      const auto stored = [](const Tensor& t, bool is_turned) {
+        const Tensor narrow = t.to(at::kFloat);
+        return is_turned ? narrow.t().contiguous().t() : narrow;
+      };
+      const Tensor got = matrix_product(stored(a, a_turned), stored(b, b_turned));
+      EXPECT_TRUE(got.to(at::kDouble).equal(a.mm(b))) << a_turned << b_turned;
+    }
+  }
+}
+
 TEST(Gemm, Choice_IsKeptAndNamed) {
   EXPECT_EQ(name(Gemm::kMkl), "mkl");
   EXPECT_EQ(name(Gemm::kOneDnn), "onednn");

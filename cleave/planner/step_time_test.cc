@@ -1,0 +1,225 @@
+// The times of a machine with round speeds are computed by hand.
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "cleave/planner/machine.h"
+#include "tests/support/ranks.h"
+
+namespace cleave::step_time_test {
+namespace {
+
+constexpr MatrixWork kProduct{.rows = 10, .inner = 10, .columns = 10};
+constexpr AttentionWork kAttention{
+    .batch = 1, .heads = 2, .kv_heads = 2, .queries = 4, .keys = 4, .width = 16};
+
+/// Products of kProduct take 2 seconds and 1 for copies; passes move 100 bytes per second in the
+/// cache and 10 outside.
+Machine round_machine() {
+  Machine m{.flops = 1, .bytes_per_s = 500, .call_s = 0.5};
+  m.rank.products[kProduct] = {2, 0, 0, 0, 1};
+  m.rank.attention[kAttention] = {0.25, 0.5, 0, 0, 0};
+  m.rank.memory = {{.working_set = 1 << 10, .bytes_per_s = 100},
+                   {.working_set = 1 << 20, .bytes_per_s = 10}};
+  m.rank.random_number_s = 0.01;
+  m.rank.operation_s = 0.001;
+  return m;
+}
+
+KindSeconds kinds(double products, double attention, double collectives, double optimizer,
+                  double other) {
+  return {products, attention, collectives, optimizer, other};
+}
+
+void expect_near(const KindSeconds& got, const KindSeconds& want) {
+  for (int k = 0; k < kNumTimeKinds; ++k) {
+    EXPECT_NEAR(got[static_cast<size_t>(k)], want[static_cast<size_t>(k)], 1e-12)
+        << name(static_cast<TimeKind>(k));
+  }
+}
+
+TEST(WorkSpeed, Work_TakesTheTimeOfItsPartsByKind) {
+  OpWork work;
+  work.products[kProduct] = 3;
+  work.attention[kAttention] = 2;
+  work.moved[4] = 200;   // in the cache
+  work.moved[30] = 200;  // outside
+  work.random_numbers = 100;
+  work.operations = 1000;
+  expect_near(round_machine().rank.seconds_of(work),
+              kinds(3 * 2 + 2 * 0.25, 2 * 0.5, 0, 0, 3 * 1 + 2 + 20 + 1 + 1));
+}
+
+TEST(WorkSpeed, OtherSizes_HaveTheSpeedOfTheMostSimilar) {
+  WorkSpeed speed = round_machine().rank;
+  MatrixWork small = kProduct;
+  small.rows = 1;
+  speed.products[small] = {1, 0, 0, 0, 0};
+  MatrixWork wide = kProduct;
+  wide.columns = 30;
+  OpWork work;
+  work.products[wide] = 1;
+  expect_near(speed.seconds_of(work), kinds(6, 0, 0, 0, 3));
+  // None of the type was measured: by the speed of large products.
+  work.products.clear();
+  wide.type = at::kBFloat16;
+  work.products[wide] = 1;
+  speed.flops = 100;
+  expect_near(speed.seconds_of(work), kinds(60, 0, 0, 0, 0));
+}
+
+/// Ranks of a pipeline; forward takes 3 seconds on each, backward 6.
+Forecast pipeline(int pp, int micro_batches) {
+  Forecast f;
+  f.schedule = make_schedule(
+      {.kind = ScheduleKind::k1F1B, .num_ranks = pp, .num_micro_batches = micro_batches});
+  for (int p = 0; p < pp; ++p) {
+    RankForecast& rank = f.ranks.emplace_back();
+    rank.actions[{Action::Kind::kForward, p}].products[kProduct] = 1;
+    rank.actions[{Action::Kind::kBackward, p}].products[kProduct] = 2;
+  }
+  return f;
+}
+
+TEST(StepTime, OneRank_AddsItsWorkAndTheOptimizer) {
+  Forecast f = pipeline(1, 2);
+  f.ranks[0].rest.moved[30] = 50;
+  f.ranks[0].optimizer_bytes = 70;
+  const StepTime time = step_time(f, {}, round_machine());
+  expect_near(time.kinds, kinds(12, 0, 0, 7, 6 + 5));
+  EXPECT_DOUBLE_EQ(time.total(), 30);
+}
+
+TEST(StepTime, Messages_CostTheirCallsAndBytes) {
+  Forecast f = pipeline(1, 2);
+  f.ranks[0].tp = {.num_calls = 10, .bytes = 1000};
+  f.ranks[0].dp = {.num_calls = 2, .bytes = 500};
+  const StepTime time = step_time(f, {.dp = 2, .tp = 2}, round_machine());
+  EXPECT_NEAR(time.of(TimeKind::kCollectives), 10 * 0.5 + 2 + 2 * 0.5 + 1, 1e-12);
+}
+
+// 1F1B takes (M + S - 1) times a forward and a backward; rank 0 waits in S - 1 of them.
+TEST(StepTime, Pipeline_WaitsWhileItFillsAndDrains) {
+  const StepTime time = step_time(pipeline(4, 8), {.pp = 4}, round_machine());
+  EXPECT_NEAR(time.total(), (8 + 3) * 9, 1e-9);
+  EXPECT_NEAR(time.of(TimeKind::kCollectives), 3 * 9, 1e-9);
+  EXPECT_NEAR(time.of(TimeKind::kProducts), 8 * 6, 1e-9);
+}
+
+// A slow last stage delays the others: each micro-batch takes its 27 seconds, after one forward of
+// the first stage and before one of its backwards.
+TEST(StepTime, SlowLastStage_SetsThePace) {
+  Forecast f = pipeline(2, 8);
+  for (auto& [action, work] : f.ranks[1].actions) work.products[kProduct] *= 3;
+  EXPECT_NEAR(step_time(f, {.pp = 2}, round_machine()).total(), 3 + 8 * 27 + 6, 1e-9);
+}
+
+// Four ranks on two CPUs take twice as long. A pipeline's ranks use the time in which others wait:
+// 4 ranks x 72 seconds on 3 CPUs are less than the 99 seconds of the pipeline.
+TEST(StepTime, MoreRanksThanCpus_ShareThem) {
+  Machine m = round_machine();
+  m.num_cpus = 2;
+  const StepTime time = step_time(pipeline(1, 2), {.dp = 2, .tp = 2}, m);
+  expect_near(time.kinds, kinds(24, 0, 0, 0, 12));
+  m.num_cpus = 4;
+  EXPECT_NEAR(step_time(pipeline(1, 2), {.dp = 2, .tp = 2}, m).total(), 18, 1e-12);
+  m.num_cpus = 3;
+  EXPECT_NEAR(step_time(pipeline(4, 8), {.pp = 4}, m).total(), 99, 1e-9);
+}
+
+const char* const kLlama = R"json({"model_type": "llama", "vocab_size": 40, "hidden_size": 64,
+  "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
+  "num_key_value_heads": 2, "max_position_embeddings": 64, "tie_word_embeddings": true})json";
+constexpr int64_t kTokens = 6 * 8, kHidden = 64, kFfn = 96, kKeys = 32, kVocab = 40;
+
+RankForecast llama(int64_t layers, const ParallelConfig& layout = {}) {
+  auto json = nlohmann::json::parse(kLlama);
+  json["num_hidden_layers"] = layers;
+  const StepShape step{.batch_size = 6, .micro_batch_size = 6, .seq_len = 8};
+  return forecast(Json::parse(json.dump(), "config.json"), layout, step).ranks.at(0);
+}
+
+double flops_of(const RankForecast& rank) {
+  double sum = 0;
+  for (const auto& [action, work] : rank.actions) {
+    for (const auto& [shape, count] : work.products) sum += count * shape.flops();
+  }
+  return sum;
+}
+
+// 2 operations for each weight of a matrix and token in forward, 4 in backward.
+TEST(Forecast, Products_HaveTheFlopsOfTheMatrices) {
+  const double layer = kHidden * (2 * kHidden + 2 * kKeys) + 3 * kHidden * kFfn;
+  const double head = kVocab * kHidden;
+  EXPECT_DOUBLE_EQ(flops_of(llama(4)), 6.0 * kTokens * (4 * layer + head));
+  // All layers once more.
+  EXPECT_DOUBLE_EQ(flops_of(llama(4, {.recompute = RecomputeKind::kFull})),
+                   6.0 * kTokens * (4 * layer + head) + 2.0 * kTokens * 4 * layer);
+}
+
+TEST(Forecast, Attention_RunsOnceForwardAndOnceBackwardPerLayer) {
+  std::map<AttentionWork, double> all;
+  for (const auto& [action, work] : llama(4).actions) {
+    for (const auto& [shape, count] : work.attention) all[shape] += count;
+  }
+  AttentionWork shape{.batch = 6,
+                      .heads = 4,
+                      .kv_heads = 2,
+                      .queries = 8,
+                      .keys = 8,
+                      .width = 16,
+                      .is_causal = true};
+  AttentionWork backward = shape;
+  backward.is_backward = true;
+  EXPECT_EQ(all, (std::map<AttentionWork, double>{{shape, 4}, {backward, 4}}));
+}
+
+// A layer more. Forward: two norms and the rotation of queries and keys read one tensor; two sums
+// and the gate, of the feed-forward width, two. What is written counts twice.
+TEST(Forecast, Passes_MoveTheBytesOfALayersActivations) {
+  const std::pair<Action::Kind, int> forward{Action::Kind::kForward, 0};
+  const double more =
+      llama(5).actions.at(forward).moved_bytes() - llama(4).actions.at(forward).moved_bytes();
+  EXPECT_DOUBLE_EQ(
+      more, 4.0 * kTokens * (2 * 3 * kHidden + 3 * (kHidden + kKeys) + 2 * 4 * kHidden + 4 * kFfn));
+}
+
+// AdamW reads weight, gradient and two moments, and writes all but the gradient; in bf16 also the
+// copy that forward reads. ZeRO-1 does so with its half.
+TEST(Forecast, Optimizer_MovesSevenNumbersPerWeight) {
+  const double weights =
+      kVocab * kHidden + kHidden +
+      4.0 * (kHidden * (2 * kHidden + 2 * kKeys) + 3 * kHidden * kFfn + 2 * kHidden);
+  EXPECT_DOUBLE_EQ(llama(4).optimizer_bytes, 28 * weights);
+  EXPECT_DOUBLE_EQ(llama(4, {.compute_type = at::kBFloat16}).optimizer_bytes, 30 * weights);
+  const RankForecast half = llama(4, {.dp = 2, .sharding = DataSharding::kZero1});
+  EXPECT_NEAR(half.optimizer_bytes, 14 * weights, 64 * 28);
+}
+
+// Four ranks: more than many machines have CPUs for.
+TEST(MeasureMachine, EverySizeOfTheWork_IsMeasured) {
+  MeasuredRun run{.rank_bytes = 1 << 20};
+  run.work.products[kProduct] = 1;
+  MatrixWork turned{.batch = 2, .rows = 8, .inner = 4, .columns = 8, .is_second_turned = true};
+  run.work.products[turned] = 1;
+  AttentionWork backward = kAttention;
+  backward.is_backward = true;
+  run.work.attention = {{kAttention, 1}, {backward, 1}};
+  test::on_ranks(4, [&](const Axis& axis) {
+    const Machine m = measure_machine(axis, at::kFloat, at::kCPU, run);
+    if (axis.rank() != 0) return;
+    EXPECT_EQ(m.rank.products.size(), 2U);
+    EXPECT_EQ(m.rank.attention.size(), 2U);
+    for (const auto& [shape, seconds] : m.rank.products) EXPECT_GT(seconds[0], 0);
+    EXPECT_EQ(m.rank.memory.size(), 2U);  // of 256 KiB and 1 MiB
+    for (const MemorySpeed& speed : m.rank.memory) EXPECT_GT(speed.bytes_per_s, 0);
+    EXPECT_GT(m.rank.operation_s, 0);
+    EXPECT_GT(m.rank.random_number_s, 0);
+    EXPECT_GE(m.num_cpus, 1);
+  });
+}
+
+}  // namespace
+}  // namespace cleave::step_time_test

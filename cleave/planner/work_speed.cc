@@ -1,0 +1,367 @@
+#include "cleave/planner/work_speed.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <thread>
+#include <unistd.h>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "cleave/base/clock.h"
+#include "cleave/base/median.h"
+#include "cleave/base/philox.h"
+#include "cleave/kernels/cpu/attention.h"
+#include "cleave/kernels/cpu/gemm.h"
+
+namespace cleave::inline planner {
+namespace {
+
+constexpr auto kOther = static_cast<size_t>(TimeKind::kOther);
+constexpr auto kProducts = static_cast<size_t>(TimeKind::kProducts);
+
+double flops_of(const MatrixWork& work) {
+  return work.flops();
+}
+
+/// Of the two products with all scores, hidden or not.
+double flops_of(const AttentionWork& work) {
+  return 4.0 * static_cast<double>(work.batch * work.heads) *
+         static_cast<double>(work.queries * work.keys) * static_cast<double>(work.width);
+}
+
+std::array<int64_t, 4> sizes_of(const MatrixWork& work) {
+  return {work.batch, work.rows, work.inner, work.columns};
+}
+
+std::array<int64_t, 4> sizes_of(const AttentionWork& work) {
+  return {work.batch * work.heads, work.queries, work.keys, work.width};
+}
+
+bool is_same_kind(const MatrixWork& a, const MatrixWork& b) {
+  return a.type == b.type && a.is_first_turned == b.is_first_turned &&
+         a.is_second_turned == b.is_second_turned;
+}
+
+bool is_same_kind(const AttentionWork& a, const AttentionWork& b) {
+  return a.type == b.type && a.is_backward == b.is_backward && a.is_causal == b.is_causal;
+}
+
+/// How different the sizes are: the sum of the logarithms of their ratios.
+template <class Shape>
+double difference(const Shape& a, const Shape& b) {
+  const auto of_a = sizes_of(a), of_b = sizes_of(b);
+  double sum = 0;
+  for (size_t i = 0; i < of_a.size(); ++i) {
+    sum += std::abs(std::log(static_cast<double>(of_a.at(i)) / static_cast<double>(of_b.at(i))));
+  }
+  return sum;
+}
+
+/// Adds the time of `count` times `shape`, as measured, or at the speed of the most similar shape.
+/// Returns false if there is none.
+template <class Shape>
+bool add_time(const std::map<Shape, KindSeconds>& measured, const Shape& shape, double count,
+              KindSeconds& sum) {
+  auto best = measured.find(shape);
+  if (best == measured.end()) {
+    double least = std::numeric_limits<double>::infinity();
+    for (auto at = measured.begin(); at != measured.end(); ++at) {
+      if (!is_same_kind(at->first, shape)) continue;
+      const double different = difference(at->first, shape);
+      if (different >= least) continue;
+      least = different;
+      best = at;
+    }
+  }
+  if (best == measured.end()) return false;
+  add_seconds(sum, best->second, count * flops_of(shape) / flops_of(best->first));
+  return true;
+}
+
+/// The speed of the working set nearest to `bytes` in logarithm.
+double speed_at(const std::vector<MemorySpeed>& speeds, double bytes) {
+  const auto nearest = std::min_element(speeds.begin(), speeds.end(),
+                                        [bytes](const MemorySpeed& a, const MemorySpeed& b) {
+                                          return std::abs(std::log(a.working_set / bytes)) <
+                                                 std::abs(std::log(b.working_set / bytes));
+                                        });
+  return nearest->bytes_per_s;
+}
+
+}  // namespace
+
+void add_seconds(KindSeconds& sum, const KindSeconds& more, double factor) {
+  for (size_t k = 0; k < sum.size(); ++k) sum.at(k) += factor * more.at(k);
+}
+
+double WorkSpeed::far_pass_s(double bytes) const {
+  return memory.empty() ? 0 : bytes / memory.back().bytes_per_s;
+}
+
+KindSeconds WorkSpeed::seconds_of(const OpWork& work) const {
+  KindSeconds sum{};
+  for (const auto& [shape, count] : work.products) {
+    if (!add_time(products, shape, count, sum) && flops > 0) {
+      sum[kProducts] += count * shape.flops() / flops;
+    }
+  }
+  for (const auto& [shape, count] : work.attention) add_time(attention, shape, count, sum);
+  for (size_t i = 0; i < work.moved.size() && !memory.empty(); ++i) {
+    if (work.moved.at(i) == 0) continue;
+    sum[kOther] += work.moved.at(i) / speed_at(memory, std::exp2(static_cast<double>(i) + 0.5));
+  }
+  sum[kOther] += work.random_numbers * random_number_s + work.operations * operation_s;
+  return sum;
+}
+
+namespace {
+
+double total(const KindSeconds& seconds) {
+  return std::accumulate(seconds.begin(), seconds.end(), 0.0);
+}
+
+constexpr int kRuns = 5;
+
+/// Memory as large as this rank's share of the last cache, or all that a rank of a run has.
+class OtherMemory {
+ public:
+  OtherMemory(int64_t rank_bytes, int num_ranks) {
+    constexpr int64_t kUsual = int64_t{32} << 20;
+    const int64_t reported = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    const int64_t cache = (reported > 0 ? reported : kUsual) / num_ranks;
+    memory_ = at::ones({std::min(cache, rank_bytes) / static_cast<int64_t>(sizeof(float)) + 1});
+  }
+  /// Uses it, as a step uses other memory between two uses of a tensor.
+  void use() const {
+    const at::NoGradGuard no_grad;
+    memory_.add_(1);
+  }
+
+ private:
+  Tensor memory_;
+};
+
+/// The median of kRuns runs after a first one, each after other memory was used; `prepare` is not
+/// timed.
+template <class Prepare, class Run>
+KindSeconds median_run(const OtherMemory& other, const Prepare& prepare, const Run& run) {
+  std::vector<KindSeconds> all;
+  for (int i = 0; i <= kRuns; ++i) {
+    const auto prepared = prepare();
+    other.use();
+    const OpClock clock;
+    run(prepared);
+    if (i > 0) all.push_back(clock.seconds());
+  }
+  std::sort(all.begin(), all.end(),
+            [](const KindSeconds& a, const KindSeconds& b) { return total(a) < total(b); });
+  return all.at(all.size() / 2);
+}
+
+/// Halves the batch, then the largest size, until the product has at most `most` flops.
+MatrixWork part_of(MatrixWork shape, double most) {
+  while (shape.flops() > most && shape.batch > 1) shape.batch /= 2;
+  while (shape.flops() > most) {
+    int64_t& largest =
+        std::max({std::ref(shape.rows), std::ref(shape.inner), std::ref(shape.columns)},
+                 [](int64_t a, int64_t b) { return a < b; });
+    if (largest == 1) break;
+    largest /= 2;
+  }
+  return shape;
+}
+
+/// Halves the batch, then the heads.
+AttentionWork part_of(AttentionWork shape, double most) {
+  while (flops_of(shape) > most && shape.batch > 1) shape.batch /= 2;
+  while (flops_of(shape) > most && shape.kv_heads % 2 == 0 && shape.heads % 2 == 0) {
+    shape.heads /= 2;
+    shape.kv_heads /= 2;
+  }
+  return shape;
+}
+
+/// Ones [batch, rows, columns], of which the columns are contiguous if it is turned.
+Tensor matrices_of(const std::array<int64_t, 3>& sizes, bool is_turned, at::ScalarType type) {
+  const auto [batch, rows, columns] = sizes;
+  return is_turned ? at::ones({batch, columns, rows}, type).transpose(1, 2)
+                   : at::ones({batch, rows, columns}, type);
+}
+
+/// One product.
+KindSeconds measured(const MatrixWork& shape, const OtherMemory& other) {
+  const at::NoGradGuard no_grad;
+  const Tensor a =
+      matrices_of({shape.batch, shape.rows, shape.inner}, shape.is_first_turned, shape.type);
+  const Tensor b =
+      matrices_of({shape.batch, shape.inner, shape.columns}, shape.is_second_turned, shape.type);
+  return median_run(
+      other, [] { return 0; },
+      [&](int) { (void)(shape.batch > 1 ? at::bmm(a, b) : matrix_product(a[0], b[0])); });
+}
+
+Tensor attention_of(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionWork& shape) {
+  if (!takes_fast_attention(q, k, v)) {
+    return at::scaled_dot_product_attention(q, k, v, {}, 0, shape.is_causal, {},
+                                            /*enable_gqa=*/shape.heads != shape.kv_heads);
+  }
+  AttentionMask mask{.causal = shape.is_causal, .window = shape.window};
+  for (int64_t h = 0; h < shape.heads; ++h) {
+    mask.kv_head.push_back(h * shape.kv_heads / shape.heads);
+  }
+  return fast_attention(q, k, v, mask);
+}
+
+KindSeconds measured(const AttentionWork& shape, const OtherMemory& other) {
+  const at::AutoGradMode with_grad(true);
+  const auto heads = [&](int64_t count, int64_t rows) {
+    return at::ones({shape.batch, rows, count, shape.width}, shape.type)
+        .transpose(1, 2)
+        .requires_grad_();
+  };
+  const Tensor q = heads(shape.heads, shape.queries);
+  const Tensor k = heads(shape.kv_heads, shape.keys), v = heads(shape.kv_heads, shape.keys);
+  const auto forward = [&] { return attention_of(q, k, v, shape); };
+  if (!shape.is_backward) {
+    return median_run(
+        other, [] { return 0; }, [&](int) { forward(); });
+  }
+  const auto before = [&] {
+    const Tensor out = forward();
+    return std::pair(out, at::ones_like(out));
+  };
+  return median_run(other, before, [&](const auto& result) {
+    torch::autograd::grad({result.first}, {q, k, v}, {result.second});
+  });
+}
+
+/// Bytes per second of sums a += b over a working set of chunks that fit into the nearest cache.
+MemorySpeed memory_speed_of(int64_t working_set) {
+  const at::NoGradGuard no_grad;
+  constexpr int64_t kMostChunk = int64_t{1} << 20;
+  const int64_t chunk = std::min(working_set / 2, kMostChunk);
+  const int64_t elements = chunk / static_cast<int64_t>(sizeof(float));
+  std::vector<std::pair<Tensor, Tensor>> chunks;
+  for (int64_t i = 0; i < working_set / (2 * chunk); ++i) {
+    chunks.emplace_back(at::ones({elements}), at::ones({elements}));
+  }
+  std::vector<double> seconds;
+  constexpr int64_t kLeastBytes = int64_t{16} << 20;  // of a timed run
+  const int64_t times = std::max<int64_t>(1, kLeastBytes / working_set);
+  for (int run = 0; run < 3; ++run) {
+    const double begin = monotonic_s();
+    for (int64_t i = 0; i < times; ++i) {
+      for (const auto& [a, b] : chunks) a.add_(b);
+    }
+    seconds.push_back((monotonic_s() - begin) / static_cast<double>(times));
+  }
+  const double once = static_cast<double>(chunk) * static_cast<double>(chunks.size());
+  return {.working_set = 2 * once, .bytes_per_s = 3 * once / median(seconds)};
+}
+
+double random_number_s() {
+  std::vector<float> numbers(1 << 15);
+  std::vector<double> seconds;
+  for (int i = 0; i < kRuns; ++i) {
+    const double begin = monotonic_s();
+    fill_uniform(1, 1, 0, numbers);
+    seconds.push_back(monotonic_s() - begin);
+  }
+  return median(seconds) / static_cast<double>(numbers.size());
+}
+
+/// Overhead of an operation: forward and backward of operations on single numbers.
+double operation_s() {
+  const at::AutoGradMode with_grad(true);
+  const Tensor w = at::ones({1}).requires_grad_();
+  const auto chain = [&w] {
+    Tensor x = w;
+    for (int i = 0; i < 16; ++i) x = x.view({1, 1}).mul(w).view({1}) + w;
+    torch::autograd::backward({x}, {});
+    w.mutable_grad().reset();
+  };
+  chain();
+  double operations = 0;
+  {
+    WorkCounter counter;
+    chain();
+    operations = counter.take().operations;
+  }
+  std::vector<double> seconds;
+  for (int i = 0; i < kRuns; ++i) {
+    const double begin = monotonic_s();
+    chain();
+    seconds.push_back(monotonic_s() - begin);
+  }
+  return median(seconds) / operations;
+}
+
+/// The shapes of `all` with the most flops in total, at most `count`, by shape.
+template <class Shape>
+std::vector<Shape> heaviest(const std::map<Shape, double>& all, size_t count) {
+  std::vector<std::pair<double, Shape>> sorted;
+  for (const auto& [shape, times] : all) sorted.emplace_back(times * flops_of(shape), shape);
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<Shape> out;
+  for (size_t i = 0; i < std::min(count, sorted.size()); ++i) out.push_back(sorted[i].second);
+  return out;
+}
+
+/// Runs pieces of a measurement on the first ranks at the same time.
+class Measurement {
+ public:
+  Measurement(const Axis& everyone, int64_t rank_bytes)
+      : everyone_(everyone),
+        num_measuring_(std::min(
+            everyone.size(), static_cast<int>(std::max(1U, std::thread::hardware_concurrency())))),
+        other_(everyone.rank() < num_measuring_ ? rank_bytes : 0, num_measuring_) {}
+
+  template <class Piece>
+  void run(const Piece& piece) {
+    everyone_.barrier("measured speed");
+    if (everyone_.rank() < num_measuring_) piece();
+  }
+
+  template <class Shape>
+  void run_shapes(const std::map<Shape, double>& work, double most_flops,
+                  std::map<Shape, KindSeconds>& out) {
+    constexpr size_t kMostShapes = 32;
+    for (const Shape& shape : heaviest(work, kMostShapes)) {
+      const Shape part = part_of(shape, most_flops);
+      run([&] {
+        KindSeconds seconds{};
+        add_seconds(seconds, measured(part, other_), flops_of(shape) / flops_of(part));
+        out.emplace(shape, seconds);
+      });
+    }
+  }
+
+ private:
+  const Axis& everyone_;
+  int num_measuring_;
+  OtherMemory other_;
+};
+
+}  // namespace
+
+WorkSpeed measure_work(const Axis& everyone, const OpWork& work, double flops, int64_t rank_bytes) {
+  constexpr double kLongestProductS = 0.008;
+  WorkSpeed speed{.flops = flops};
+  Measurement measurement(everyone, rank_bytes);
+  measurement.run_shapes(work.products, flops * kLongestProductS, speed.products);
+  measurement.run_shapes(work.attention, flops * kLongestProductS, speed.attention);
+  for (int64_t set = int64_t{1} << 18; set <= int64_t{1} << 26; set *= 4) {
+    if (set > std::max(rank_bytes, int64_t{1} << 18)) break;
+    measurement.run([&] { speed.memory.push_back(memory_speed_of(set)); });
+  }
+  measurement.run([&] { speed.random_number_s = random_number_s(); });
+  measurement.run([&] { speed.operation_s = operation_s(); });
+  return speed;
+}
+
+}  // namespace cleave::inline planner
