@@ -80,6 +80,7 @@ Object json_of(const ClusterPlan& p, const ClusterPlan& best, const Rates& rates
                 {"tp", p.run.tp},
                 {"pp", p.run.pp},
                 {"dp", p.run.dp},
+                {"ep", p.run.ep},
                 {"micro_batch", p.run.micro_batch},
                 {"virtual_stages", p.run.virtual_stages},
                 {"sequence_parallel", p.run.sequence_parallel},
@@ -186,13 +187,19 @@ std::string too_large_text(const ClusterPlans& plans, double limit) {
              bytes_text(limit), "; the largest part of it: ", kinds);
 }
 
+/// The experts of Mixtral and Qwen3-MoE, in every layer.
+void add_experts(const Json& config, TransformerSize& m) {
+  constexpr int64_t kMost = 1 << 16;
+  const char* key = config.has("num_local_experts") ? "num_local_experts" : "num_experts";
+  m.experts = config.int_or(key, 0, 0, kMost);
+  if (m.experts == 0) return;
+  m.top_k = config.at("num_experts_per_tok").as_int(1, m.experts);
+  m.ffn = config.int_or("moe_intermediate_size", m.ffn, 1, 1 << 24);
+}
+
 }  // namespace
 
 TransformerSize transformer_size(const Json& config) {
-  for (const char* key : {"num_local_experts", "num_experts"}) {
-    CLEAVE_CHECK(config.int_or(key, 0) == 0, Code::kShape, "the model has ", config.int_or(key, 0),
-                 " experts, which --cluster does not model; leave out --cluster");
-  }
   TransformerSize m;
   m.hidden = size_of(config, "hidden_size", "n_embd");
   m.layers = size_of(config, "num_hidden_layers", "n_layer");
@@ -209,6 +216,7 @@ TransformerSize transformer_size(const Json& config) {
   const bool has_ffn = config.has("intermediate_size");
   m.ffn = has_ffn ? config.at("intermediate_size").as_int(1, 1 << 24)
                   : config.int_or("n_inner", 4 * m.hidden, 1, 1 << 24);
+  add_experts(config, m);
   const bool is_gemma = type.starts_with("gemma");  // tied without a key, as in transformers
   m.tied = config.bool_or("tie_word_embeddings", !m.gated || is_gemma);
   return m;

@@ -31,13 +31,15 @@ double bytes_of(MatrixType type) {
 
 /// Seconds of one pass of a micro-batch through a layer.
 struct Pass {
-  double gemm = 0, attention = 0, memory_bound = 0, tp = 0;
+  double gemm = 0, attention = 0, memory_bound = 0, tp = 0, ep = 0;
   [[nodiscard]] double compute() const { return gemm + attention + memory_bound; }
+  [[nodiscard]] double messages() const { return tp + ep; }
   Pass& add(const Pass& other, double factor) {
     gemm += factor * other.gemm;
     attention += factor * other.attention;
     memory_bound += factor * other.memory_bound;
     tp += factor * other.tp;
+    ep += factor * other.ep;
     return *this;
   }
 };
@@ -54,6 +56,10 @@ struct Shape {
   double wide = r.element_bytes / 2;
   double rate = c.memory_rate * c.fitted.memory_share;  ///< bytes of elementwise passes
 
+  /// Rows of a device's feed-forward layers: each token once for each of its experts.
+  [[nodiscard]] double routed() const {
+    return tokens * static_cast<double>(m.experts > 0 ? m.top_k : 1);
+  }
   [[nodiscard]] double boundary_bytes() const { return tokens * hidden * r.element_bytes; }
   /// Scores of a device, of one layer.
   [[nodiscard]] double scores() const {
@@ -95,48 +101,67 @@ double tp_time(const Shape& s) {
                          {.size = s.r.tp, .stride = 1, .world = s.r.devices()});
 }
 
-/// The matrices of a layer: columns and inner size of a device's product.
+/// The matrices of a layer: how many a device has, rows, columns and inner size of its product.
 struct Product {
-  double n, k;
+  double count, rows, n, k;
 };
-std::array<Product, 4> products(const Shape& s) {
+std::array<Product, 5> products(const Shape& s) {
   const double q = static_cast<double>(s.m.heads * s.m.head_dim);
   const double kv = static_cast<double>(s.m.kv_heads * s.m.head_dim);
   const double f = static_cast<double>(s.m.ffn);
-  return {{{(q + 2 * kv) / s.tp, s.hidden},
-           {s.hidden, q / s.tp},
-           {(s.m.gated ? 2 : 1) * f / s.tp, s.hidden},
-           {s.hidden, f / s.tp}}};
+  const double t = s.tokens;
+  // Equal shares of the tokens of all devices that share out the experts.
+  const double own = s.m.experts > 0 ? static_cast<double>(s.m.experts) / s.r.ep : 1;
+  const double rows = s.routed() / own;
+  return {{{1, t, (q + 2 * kv) / s.tp, s.hidden},
+           {1, t, s.hidden, q / s.tp},
+           {own, rows, (s.m.gated ? 2 : 1) * f / s.tp, s.hidden},
+           {own, rows, s.hidden, f / s.tp},
+           {s.m.experts > 0 ? 1.0 : 0.0, t, static_cast<double>(s.m.experts), s.hidden}}};
+}
+
+/// Seconds of the exchange of tokens with their experts, or of the results with their tokens.
+double exchange_time(const Shape& s) {
+  if (s.m.experts == 0) return 0;
+  return all_to_all_time(s.c, s.routed() * s.hidden * s.r.element_bytes,
+                         {.size = s.r.ep, .stride = s.r.tp, .world = s.r.devices()});
 }
 
 /// Bytes that elementwise passes of a layer move in forward: per hidden element two norms (4 each)
-/// and two residual sums with dropout (7 each); per feed-forward element the activation.
+/// and two residual sums with dropout (7 each); per feed-forward element the activation. Experts:
+/// tokens are copied to the rows of their experts, and results are added up.
 double elementwise_bytes(const Shape& s) {
   const double sharded = s.r.sequence_parallel ? s.tp : 1;
   const double per_hidden = s.m.gated ? 4 * 2 + 6 * 2 : 4 * 2 + 7 * 2;
   const double per_ffn = s.m.gated ? 6 : 4;
-  return s.wide * s.tokens *
-         (s.hidden * per_hidden / sharded + static_cast<double>(s.m.ffn) * per_ffn / s.tp);
+  const double copies = s.m.experts > 0 ? 2 * 2 * (s.tokens + s.routed()) * s.hidden : 0;
+  return s.wide * (s.tokens * s.hidden * per_hidden / sharded +
+                   s.routed() * static_cast<double>(s.m.ffn) * per_ffn / s.tp + copies);
 }
 
 Pass forward_pass(const Shape& s) {
   Pass out;
-  for (const Product& p : products(s)) out.gemm += gemm_time(s.c, s.r.type, s.tokens, p.n, p.k);
+  for (const Product& p : products(s)) {
+    if (p.count > 0) out.gemm += p.count * gemm_time(s.c, s.r.type, p.rows, p.n, p.k);
+  }
   out.attention = attention_time(s, false);
   out.memory_bound = elementwise_bytes(s) / s.rate;
   out.tp = 2 * tp_time(s);
+  out.ep = 2 * exchange_time(s);
   return out;
 }
 
 Pass backward_pass(const Shape& s, const Pass& forward) {
   Pass out;
   for (const Product& p : products(s)) {
-    out.gemm += gemm_time(s.c, s.r.type, s.tokens, p.k, p.n);
-    out.gemm += gemm_time(s.c, s.r.type, p.k, p.n, s.tokens);
+    if (p.count == 0) continue;
+    out.gemm += p.count * gemm_time(s.c, s.r.type, p.rows, p.k, p.n);
+    out.gemm += p.count * gemm_time(s.c, s.r.type, p.k, p.n, p.rows);
   }
   out.attention = attention_time(s, true);
   out.memory_bound = 2 * forward.memory_bound;
   out.tp = forward.tp;
+  out.ep = forward.ep;
   switch (s.r.recompute) {
     case Keep::kAll:
       break;
@@ -183,12 +208,32 @@ double embedding_parameters(const TransformerSize& m) {
   return static_cast<double>(m.vocab) * static_cast<double>(m.hidden);
 }
 
+/// Parameters of a layer on a device, without tensor parallelism.
+double own_layer_parameters(const TransformerSize& m, const ClusterRun& r) {
+  return m.layer_parameters() - m.expert_parameters() * (1 - 1.0 / r.ep);
+}
+
 /// Parameters of the largest device.
 double device_parameters(const TransformerSize& m, const ClusterRun& r) {
   const StageLayers layers = stage_layers(m, r);
   const double copies = r.pp == 1 && !m.tied ? 2 : 1;
-  const double ends = layers.edge * m.layer_parameters() + copies * embedding_parameters(m);
-  return std::max(ends, layers.most * m.layer_parameters()) / r.tp;
+  const double layer = own_layer_parameters(m, r);
+  const double ends = layers.edge * layer + copies * embedding_parameters(m);
+  return std::max(ends, layers.most * layer) / r.tp;
+}
+
+/// Those of its experts, which fewer devices have.
+double device_expert_parameters(const TransformerSize& m, const ClusterRun& r) {
+  return stage_layers(m, r).most * m.expert_parameters() / r.ep / r.tp;
+}
+
+/// Parameters of the largest device after sharding over those that have the same ones.
+double sharded_parameters(const TransformerSize& m, const ClusterRun& r) {
+  const double all = device_parameters(m, r);
+  if (r.sharding == Sharding::kNone) return all;
+  const double of_experts = device_expert_parameters(m, r);
+  const double shards = double{1} * r.dp * r.cp;
+  return (all - of_experts) / shards + of_experts / (shards / r.ep);
 }
 
 /// Activation bytes of a layer that backward keeps, of one micro-batch: the terms of Korthikanti et
@@ -207,8 +252,10 @@ double kept_bytes(const Shape& s, Keep keep) {
     return s.wide * s.tokens * (2 * h / outer + (2 * q + 2 * kv + 2 * q + 2 * f) / s.tp + last);
   }
   const double replicated = s.m.gated ? 8 * h : 10 * h;
-  const double sharded = 4 * q + 4 * kv + (s.m.gated ? 8 : 4) * f;
-  double bytes = s.tokens * (replicated / outer + sharded / s.tp);
+  const double sharded = 4 * q + 4 * kv;
+  const double ffn = (s.m.gated ? 8 : 4) * f;
+  double bytes = s.tokens * (replicated / outer + sharded / s.tp) + s.routed() * ffn / s.tp;
+  if (s.m.experts > 0) bytes += 2 * 2 * s.routed() * h;  // inputs and results of experts
   if (!s.c.fused_attention && keep == Keep::kAll) bytes += 5 * s.scores();
   return s.wide * bytes;
 }
@@ -233,7 +280,14 @@ double TransformerSize::layer_parameters() const {
   const double h = static_cast<double>(hidden);
   const double q = static_cast<double>(heads * head_dim);
   const double kv = static_cast<double>(kv_heads * head_dim);
-  return h * (2 * q + 2 * kv) + (gated ? 3 : 2) * h * static_cast<double>(ffn);
+  const double of_ffn = (gated ? 3 : 2) * h * static_cast<double>(ffn);
+  const double router = h * static_cast<double>(experts);
+  return h * (2 * q + 2 * kv) + (experts > 0 ? router + expert_parameters() : of_ffn);
+}
+
+double TransformerSize::expert_parameters() const {
+  return static_cast<double>(experts) * (gated ? 3 : 2) * static_cast<double>(hidden) *
+         static_cast<double>(ffn);
 }
 
 double TransformerSize::parameters() const {
@@ -244,8 +298,9 @@ double TransformerSize::parameters() const {
 double TransformerSize::train_flops_per_token(int64_t seq_len) const {
   const double attention = static_cast<double>(layers) * static_cast<double>(heads * head_dim) *
                            static_cast<double>(seq_len);
-  return 6 * (static_cast<double>(layers) * layer_parameters() + embedding_parameters(*this)) +
-         6 * attention;
+  const double share = experts > 0 ? static_cast<double>(top_k) / static_cast<double>(experts) : 1;
+  const double layer = layer_parameters() - expert_parameters() * (1 - share);
+  return 6 * (static_cast<double>(layers) * layer + embedding_parameters(*this)) + 6 * attention;
 }
 
 int64_t ClusterRun::micro_batches() const {
@@ -267,6 +322,9 @@ double gemm_time(const Cluster& c, MatrixType type, double m, double n, double k
 
 std::string refusal(const TransformerSize& m, const ClusterRun& r) {
   if (m.heads % r.tp != 0) return str(m.heads, " heads do not divide by tp ", r.tp);
+  if (r.ep > 1 && (m.experts % r.ep != 0 || r.dp % r.ep != 0)) {
+    return str(m.experts, " experts and dp ", r.dp, " do not divide by ep ", r.ep);
+  }
   const int64_t stages = int64_t{r.pp} * r.virtual_stages;
   if (stages > m.layers) return str(stages, " stages, but ", m.layers, " layers");
   if (r.virtual_stages > 1 && m.layers % stages != 0) {
@@ -282,22 +340,23 @@ std::string refusal(const TransformerSize& m, const ClusterRun& r) {
 ClusterMemory cluster_memory(const Cluster& c, const TransformerSize& m, const ClusterRun& r) {
   const Shape s{.c = c, .m = m, .r = r};
   const double parameters = device_parameters(m, r);
-  const double shards = r.sharding == Sharding::kNone ? 1 : double{1} * r.dp * r.cp;
+  const double sharded = sharded_parameters(m, r);
   ClusterMemory out;
-  out.optimizer = (r.state_bytes + r.scratch_bytes) * parameters / shards;
+  out.optimizer = (r.state_bytes + r.scratch_bytes) * sharded;
   if (r.sharding == Sharding::kFsdp) {
     // Whole at a time: two layers and the embedding; the whole stage if the pipeline keeps it.
-    const double whole =
-        keeps_whole(r) ? parameters : (2 * m.layer_parameters() + embedding_parameters(m)) / r.tp;
+    const double whole = keeps_whole(r)
+                             ? parameters
+                             : (2 * own_layer_parameters(m, r) + embedding_parameters(m)) / r.tp;
     out.weights = r.weight_bytes * whole;
-    out.gradients = r.gradient_bytes * parameters / shards + r.gradient_bytes * whole;
+    out.gradients = r.gradient_bytes * sharded + r.gradient_bytes * whole;
   } else {
     out.weights = r.weight_bytes * parameters;
     out.gradients = r.gradient_bytes * parameters;
   }
   // In fp32 the shard of the weights is not among the states.
   if (r.sharding != Sharding::kNone && r.type == MatrixType::kFp32) {
-    out.weights += r.weight_bytes * parameters / shards;
+    out.weights += r.weight_bytes * sharded;
   }
   const StageLayers layers = stage_layers(m, r);
   const double scores = kept_bytes(s, Keep::kAll) - kept_bytes(s, Keep::kSelective);
@@ -340,10 +399,18 @@ double pipeline_time(const Shape& s) {
 double data_parallel_time(const Shape& s, double forward_s, double backward_s) {
   const LinkGroup group{.size = s.r.dp * s.r.cp, .stride = s.r.tp, .world = s.r.devices()};
   if (group.size == 1) return 0;
-  const double parameters = device_parameters(s.m, s.r);
-  const double gradients = s.r.sync_bytes * parameters;
-  const double weights = s.r.weight_bytes * parameters;
-  const auto half = [&](double bytes) { return all_reduce_time(s.c, bytes, group) / 2; };
+  // Devices with the same experts are ep apart among those of data parallelism.
+  const LinkGroup copies{
+      .size = group.size / s.r.ep, .stride = s.r.tp * s.r.ep, .world = group.world};
+  const double all = device_parameters(s.m, s.r);
+  const double of_experts = device_expert_parameters(s.m, s.r) / all;
+  const double gradients = s.r.sync_bytes * all;
+  const double weights = s.r.weight_bytes * all;
+  const auto half = [&](double bytes) {
+    return (all_reduce_time(s.c, bytes * (1 - of_experts), group) +
+            all_reduce_time(s.c, bytes * of_experts, copies)) /
+           2;
+  };
   if (s.r.sharding == Sharding::kFsdp) {
     const double micro = static_cast<double>(s.r.micro_batches());
     const double gathers = keeps_whole(s.r) ? 1 : micro;
@@ -353,10 +420,10 @@ double data_parallel_time(const Shape& s, double forward_s, double backward_s) {
     const double first = (half(weights) + half(gradients)) / static_cast<double>(s.m.layers);
     return gathers * (forward + backward) + first;
   }
-  const double all =
+  const double sync =
       s.r.sharding == Sharding::kZero1 ? half(gradients) + half(weights) : 2 * half(gradients);
-  if (!s.r.overlaps_dp) return all;
-  return std::max(all / static_cast<double>(s.m.layers), all - backward_s - forward_s);
+  if (!s.r.overlaps_dp) return sync;
+  return std::max(sync / static_cast<double>(s.m.layers), sync - backward_s - forward_s);
 }
 
 }  // namespace
@@ -372,10 +439,11 @@ ClusterCost cluster_cost(const Cluster& c, const TransformerSize& m, const Clust
   const Pass head = head_pass(s);
   const double passes = r.recompute == Keep::kFull ? 4 : 3;
   const double calls = passes * c.fitted.layer_call_s;
-  const double launch = std::max(0.0, calls - layer.compute() - layer.tp);
+  const double launch = std::max(0.0, calls - layer.compute() - layer.messages());
 
   const auto stage_s = [&](double n, const Pass* end) {
-    return n * (layer.compute() + layer.tp + launch) + (end ? end->compute() + end->tp : 0);
+    return n * (layer.compute() + layer.messages() + launch) +
+           (end ? end->compute() + end->messages() : 0);
   };
   const bool head_decides =
       r.pp == 1 || stage_s(layers.edge, &head) > stage_s(layers.most, nullptr);
@@ -390,14 +458,13 @@ ClusterCost cluster_cost(const Cluster& c, const TransformerSize& m, const Clust
   t.memory_bound = stage.memory_bound;
   t.launch = n * launch * micro;
   t.tp = stage.tp;
+  t.ep = stage.ep;
   t.pp = pipeline_time(s);
   // The fill and drain pass through all stages, most of which have no head.
   t.bubble = (r.pp - 1.0) / r.virtual_stages * (stage_s(layers.most, nullptr) + t.pp / micro);
   const double pass_s = n * forward.compute();
   t.dp = data_parallel_time(s, pass_s, n * backward.compute());
-  const double shards = r.sharding == Sharding::kNone ? 1 : double{1} * r.dp * r.cp;
-  t.optimizer =
-      device_parameters(m, r) / shards * (2 * r.state_bytes + r.gradient_bytes + 2) / s.rate;
+  t.optimizer = sharded_parameters(m, r) * (2 * r.state_bytes + r.gradient_bytes + 2) / s.rate;
   out.memory = cluster_memory(c, m, r);
   out.fits = out.memory.total() <= c.memory_bytes;
   return out;

@@ -6,15 +6,21 @@
 
 namespace cleave::inline planner {
 
-/// The sizes of a dense transformer.
+/// The sizes of a transformer.
 struct TransformerSize {
   int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, vocab = 0;
   bool gated = false;  ///< three matrices in a feed-forward layer, not two
   bool tied = true;    ///< embedding and head share a matrix
+  int64_t experts =
+      0;              ///< feed-forward layers of width ffn in each layer; 0: one, without a router
+  int64_t top_k = 1;  ///< experts of a token
   [[nodiscard]] double layer_parameters() const;
+  /// Those of all experts of a layer.
+  [[nodiscard]] double expert_parameters() const;
   [[nodiscard]] double parameters() const;
-  /// Of a step, without recomputation: 6 per parameter of the layers and the head, and token, and
-  /// the products of attention, of which causal masks need half.
+  /// Of a step, without recomputation: 6 per parameter of the layers and the head, and token, of
+  /// the experts only those of a token; and the products of attention, of which causal masks need
+  /// half.
   [[nodiscard]] double train_flops_per_token(int64_t seq_len) const;
 };
 
@@ -30,6 +36,7 @@ enum class Sharding : uint8_t { kNone, kZero1, kFsdp };
 /// A training run on a cluster. tp * dp * pp * cp devices.
 struct ClusterRun {
   int tp = 1, pp = 1, dp = 1, cp = 1;
+  int ep = 1;  ///< data-parallel devices that share out the experts; divides dp
   int virtual_stages = 1;
   bool sequence_parallel = false;
   Sharding sharding = Sharding::kNone;
@@ -62,11 +69,11 @@ struct ClusterMemory {
 /// Seconds of a step, by kind.
 struct ClusterTime {
   double gemm = 0, attention = 0, memory_bound = 0, launch = 0;
-  double tp = 0, pp = 0, dp = 0;  ///< communication that does not overlap
+  double tp = 0, pp = 0, dp = 0, ep = 0;  ///< communication that does not overlap
   double bubble = 0, optimizer = 0;
   /// Their sum.
   [[nodiscard]] double total() const {
-    return gemm + attention + memory_bound + launch + tp + pp + dp + bubble + optimizer;
+    return gemm + attention + memory_bound + launch + tp + pp + dp + ep + bubble + optimizer;
   }
 };
 

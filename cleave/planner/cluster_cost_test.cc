@@ -228,6 +228,54 @@ TEST(ClusterLinks, AllReduce_SendsTwiceTheBytesOfARing) {
   EXPECT_DOUBLE_EQ(send_time(c, bytes, 8, 16), bytes / 25e9);
 }
 
+TEST(ClusterLinks, AllToAll_SendsWhatIsForOthersOverTheSlowerLink) {
+  const Cluster c = ideal();
+  const double bytes = 1e9;
+  EXPECT_DOUBLE_EQ(all_to_all_time(c, bytes, {.size = 8, .stride = 1}), 7.0 / 8 * bytes / 300e9);
+  // Half of it is for the other host.
+  EXPECT_DOUBLE_EQ(all_to_all_time(c, bytes, {.size = 16, .stride = 1}), bytes / 2 / 25e9);
+  EXPECT_EQ(all_to_all_time(c, bytes, {.size = 1, .stride = 1}), 0);
+}
+
+/// GPT-3 with four experts in place of each feed-forward layer, two of them for a token.
+TransformerSize with_experts() {
+  TransformerSize m = gpt3();
+  m.experts = 4;
+  m.top_k = 2;
+  return m;
+}
+
+// Expert parallelism divides the experts, ZeRO-1 the states of both parts: those of experts over
+// the devices that have the same ones.
+TEST(ClusterMemory, ExpertParallel_DividesTheExpertsOnly) {
+  const double h = 12288;
+  const double experts = 96 * 4 * 8 * h * h, rest = 96 * (4 * h * h + 4 * h);
+  ClusterRun r = run(8, 1, 8);
+  EXPECT_NEAR(states(cluster_memory(ideal(), with_experts(), r)), 16 * (rest + experts) / 8,
+              1e-4 * experts);
+  r.ep = 4;
+  EXPECT_NEAR(states(cluster_memory(ideal(), with_experts(), r)), 16 * (rest + experts / 4) / 8,
+              1e-4 * experts);
+  r.sharding = Sharding::kZero1;
+  const double each = 4 * (rest + experts / 4) + 12 * (rest / 8 + experts / 4 / 2);
+  EXPECT_NEAR(states(cluster_memory(ideal(), with_experts(), r)), each / 8, 1e-4 * experts);
+}
+
+// Two exchanges of a layer in forward and two in backward; each token twice, three quarters of them
+// for other devices. One expert for each token takes the time of a dense model.
+TEST(ClusterTime, Experts_ExchangeEachTokenOnceForEachOfItsExperts) {
+  ClusterRun r = run(1, 1, 4);
+  r.ep = 4;
+  const double bytes = 2048.0 * 2 * 12288 * 2;
+  EXPECT_NEAR(cluster_cost(ideal(), with_experts(), r).time.ep,
+              4.0 * 96 * 64 * bytes * 3 / 4 / 300e9, 1e-6);
+  TransformerSize one = with_experts();
+  one.top_k = 1;
+  const double dense = cluster_cost(ideal(), gpt3(), run(1, 1, 4)).time.gemm;
+  // The router's four columns fill one tile.
+  EXPECT_NEAR(cluster_cost(ideal(), one, r).time.gemm, dense, 0.02 * dense);
+}
+
 TEST(ClusterLinks, GroupsThatLieOnTwoHosts_UseTheNetwork) {
   const Cluster c = ideal();
   const double bytes = 1e9;

@@ -30,6 +30,20 @@ double all_reduce_time(const Cluster& c, double bytes, const LinkGroup& group) {
   return sent / std::min(inside, outside) + 2 * hops * c.net_latency_s;
 }
 
+double all_to_all_time(const Cluster& c, double bytes, const LinkGroup& group) {
+  if (group.size <= 1) return 0;
+  const double n = group.size;
+  const double inside = c.host_link_rate * c.fitted.host_link_share;
+  if (is_inside(c, int64_t{group.size} * group.stride, group.world)) {
+    return (n - 1) / n * bytes / inside + (n - 1) * c.host_latency_s;
+  }
+  // Each device has its own link to other hosts.
+  const double of_host = std::min(n, std::max(1.0, double{1} * c.devices_per_host / group.stride));
+  const double outside = c.net_link_rate * c.fitted.net_link_share;
+  return std::max((n - of_host) / n * bytes / outside, (of_host - 1) / n * bytes / inside) +
+         (n - 1) * c.net_latency_s;
+}
+
 double send_time(const Cluster& c, double bytes, int64_t distance, int64_t world) {
   // Stages of 4 devices on hosts of 8: every second message leaves its host, and the others wait.
   if (std::max(distance + 1, world) <= c.devices_per_host) {

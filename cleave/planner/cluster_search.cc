@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iomanip>
+#include <numeric>
 #include <sstream>
 
 #include "cleave/base/error.h"
@@ -47,7 +48,10 @@ class Searcher {
       run.micro_batch = micro_batch;
       for (run.virtual_stages = 1; run.virtual_stages <= kMostVirtualStages; ++run.virtual_stages) {
         if (run.virtual_stages > 1 && (pp == 1 || run.micro_batches() % pp != 0)) break;
-        if (refusal(m_, run).empty()) try_options(run);
+        for (const int64_t ep : divisors(m_.experts > 0 ? std::gcd(dp, m_.experts) : 1, dp)) {
+          run.ep = static_cast<int>(ep);
+          if (refusal(m_, run).empty()) try_options(run);
+        }
       }
     }
   }
@@ -151,7 +155,7 @@ std::array<std::pair<const char*, double>, 6> time_kinds(const ClusterTime& t) {
            {"attention", t.attention},
            {"memory-bound", t.memory_bound + t.optimizer},
            {"launches", t.launch},
-           {"communication", t.tp + t.pp + t.dp},
+           {"communication", t.tp + t.pp + t.dp + t.ep},
            {"bubble", t.bubble}}};
 }
 
@@ -159,6 +163,7 @@ std::string flags_of(const ClusterRun& r) {
   std::ostringstream out;
   out << "--tp " << r.tp << " --pp " << r.pp << " --dp " << r.dp << " --micro-batch-size "
       << r.micro_batch;
+  if (r.ep > 1) out << " --ep " << r.ep;
   if (r.virtual_stages > 1) out << " --virtual-pipeline " << r.virtual_stages;
   if (r.sequence_parallel) out << " --sequence-parallel";
   if (r.sharding == Sharding::kZero1) out << " --zero 1";

@@ -31,9 +31,9 @@ struct ClusterPlans {
   std::vector<ClusterPlan> smallest;      ///< of those too large, the one that needs the least
 };
 
-/// Tries every tp of up to two hosts, pp, dp, micro-batch, number of virtual stages, recompute,
-/// sharding, with and without sequence parallelism. Keeps the `count` fastest. Takes milliseconds,
-/// also for 100000 devices.
+/// Tries every tp of up to two hosts, pp, dp, ep that divides dp and the experts, micro-batch,
+/// number of virtual stages, recompute, sharding, with and without sequence parallelism. Keeps the
+/// `count` fastest. Takes milliseconds, also for 100000 devices.
 ClusterPlans search_cluster(const Cluster& c, const TransformerSize& m, const ClusterTask& task,
                             size_t count);
 

@@ -1,5 +1,7 @@
 #include "cleave/planner/cluster_search.h"
 
+#include <set>
+
 #include <gtest/gtest.h>
 
 #include "cleave/planner/cluster_command.h"
@@ -99,8 +101,33 @@ TEST(TransformerSize, ConfigOfLlama_HasItsParameters) {
   EXPECT_NEAR(llama_70b().parameters() / 1e9, 70.55, 0.05);
 }
 
-TEST(TransformerSize, ConfigWithExperts_IsRefused) {
-  EXPECT_THROW(transformer_size(Json::parse(R"({"num_experts": 8})", "config.json")), Error);
+TransformerSize mixtral() {
+  return transformer_size(Json::parse(R"({"model_type": "mixtral", "vocab_size": 32000,
+    "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "num_local_experts": 8,
+    "num_experts_per_tok": 2})",
+                                      "config.json"));
+}
+
+// Mixtral 8x7B is published with 46.7 billion parameters, of which a token uses 12.9.
+TEST(TransformerSize, ConfigWithExperts_HasThePublishedParameters) {
+  EXPECT_NEAR(mixtral().parameters() / 1e9, 46.7, 0.05);
+  const double embedding = 32000.0 * 4096;
+  EXPECT_NEAR((mixtral().train_flops_per_token(0) / 6 + embedding) / 1e9, 12.9, 0.05);
+}
+
+TEST(ClusterSearch, Experts_AreSharedOutByWhatDividesThemAndDp) {
+  const ClusterPlans plans =
+      search_cluster(cluster_preset("h200"), mixtral(), task(64, 256), 1 << 20);
+  std::set<int> seen;
+  for (const ClusterPlan& p : plans.best) {
+    seen.insert(p.run.ep);
+    EXPECT_EQ(p.run.dp % p.run.ep, 0);
+  }
+  EXPECT_EQ(seen, (std::set<int>{1, 2, 4, 8}));
+  ClusterRun run;
+  run.dp = run.ep = 4;
+  EXPECT_EQ(flags_of(run), "--tp 1 --pp 1 --dp 4 --micro-batch-size 1 --ep 4");
 }
 
 TEST(TransformerSize, ConfigWhoseHeadsDoNotDivide_IsRefused) {
