@@ -11,7 +11,7 @@ find_library(LibTorch_C10_LIBRARY c10 HINTS ${CLEAVE_LIBTORCH}/lib NO_DEFAULT_PA
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(LibTorch
   REQUIRED_VARS LibTorch_INCLUDE_DIR LibTorch_CPU_LIBRARY LibTorch_C10_LIBRARY
-  REASON_FAILURE_MESSAGE "set CLEAVE_LIBTORCH to a libtorch folder, or use ./run build, which fetches one")
+  REASON_FAILURE_MESSAGE "set CLEAVE_LIBTORCH to a folder with libtorch's include/ and lib/ (of Python's torch: site-packages/torch), or use ./run build, which fetches one")
 
 if(LibTorch_FOUND AND NOT TARGET LibTorch::LibTorch)
   add_library(LibTorch::LibTorch INTERFACE IMPORTED)

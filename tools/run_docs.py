@@ -5,8 +5,9 @@ usage: run_docs.py --build BUILD_FOLDER [PAGE...]    (default: README.md and all
 
 Prints each block with its exit code and output, so that stdout is a log; stderr has one line per page.
 
-The blocks of a page run in order in a temporary folder with README.md, docs/, examples/ and build/ as after `./run build`.
-Empty files and folders take the other names that a clone has: a command must need none of them, and use none for its output.
+The blocks of a page run in order in a temporary folder with build/ as after `./run build`. Empty files and folders take the
+other names that a clone has: a command must work without their contents, as in an empty folder, and must not use their names
+for its output.
 Blocks ```console are not run; check_docs.py checks their commands.
 """
 import argparse
@@ -58,9 +59,7 @@ def make_folder(folder, root, build):
         (folder / "build" / name).symlink_to(build / name)
     (folder / "build/release").symlink_to(build)
     for path in root.iterdir():
-        if path.name in ("README.md", "docs", "examples"):
-            (folder / path.name).symlink_to(path)
-        elif path.is_dir() and path.name not in ("build", "install", "out") and not path.name.startswith("."):
+        if path.is_dir() and path.name not in ("build", "install", "out") and not path.name.startswith("."):
             (folder / path.name).mkdir()
         elif path.is_file() and not path.name.startswith("."):
             (folder / path.name).touch()

@@ -40,7 +40,7 @@ std::optional<std::string> likely_name(std::string_view name, std::span<const st
   const std::vector<std::string> nearest = nearest_names(name, names, 1);
   if (nearest.empty()) return std::nullopt;
   const size_t longer = std::max(name.size(), nearest.front().size());
-  if (2 * edit_distance(name, nearest.front()) > longer) return std::nullopt;
+  if (5 * edit_distance(name, nearest.front()) > 2 * longer) return std::nullopt;
   return nearest.front();
 }
 

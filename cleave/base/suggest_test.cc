@@ -21,12 +21,13 @@ TEST(NearestNames, TypingMistake_GivesTheIntendedNameFirst) {
   EXPECT_EQ(nearest_names("x", names, 9).size(), names.size());
 }
 
-TEST(LikelyName, NameThatDiffersInMoreThanHalf_IsNotSuggested) {
+TEST(LikelyName, NameThatDiffersInMoreThanTwoFifths_IsNotSuggested) {
   const std::vector<std::string> names = {"train", "eval", "plan"};
   EXPECT_EQ(likely_name("trian", names), "train");
   EXPECT_EQ(likely_name("evil", names), "eval");
   EXPECT_EQ(likely_name("plans", names), "plan");
   EXPECT_EQ(likely_name("nope", names), std::nullopt);
+  EXPECT_EQ(likely_name("even", names), std::nullopt);  // 2 letters of 4
   EXPECT_EQ(likely_name("x", {}), std::nullopt);
 }
 

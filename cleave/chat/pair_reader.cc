@@ -31,8 +31,9 @@ std::string form_of(const Json& row) {
              row.has("prompt") ? " with \"prompt\"" : "");
 }
 
-/// Number of bytes that two texts have in common at their beginning, without the first byte of a
-/// character that differs, and without a space before it: a token often begins with a space.
+/// Bytes of the common beginning of two texts. It ends before the character that differs, not
+/// within it, and before a space in front of that character, because a token often begins with a
+/// space.
 size_t common_bytes(const std::string& a, const std::string& b) {
   auto count =
       static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());

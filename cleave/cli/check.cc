@@ -77,6 +77,11 @@ void require_file(std::string_view flag, const std::string& path) {
   std::error_code problem;
   CLEAVE_CHECK(path != "-" || fs::exists(path, problem), Code::kUsage, flag,
                " - would be stdin, which this flag does not read; write it into a file");
+  CLEAVE_CHECK(path.find("://") == std::string::npos, Code::kIo, flag, ' ', path,
+               ": is an address; download it, and give the file");
+  const bool is_list = !fs::exists(path, problem) && path.find(',') != std::string::npos &&
+                       fs::exists(path.substr(0, path.find(',')), problem);
+  CLEAVE_CHECK(!is_list, Code::kIo, flag, ' ', path, ": no such file; separate files by spaces");
   CLEAVE_CHECK(!fs::is_directory(path, problem), Code::kIo, flag, ' ', path,
                ": is a folder; expected a file");
   CLEAVE_CHECK(access(path.c_str(), R_OK) == 0, Code::kIo, flag, ' ', path, ": ", reason(errno));
@@ -159,6 +164,26 @@ void require_run_folder(const std::string& out) {
                " is a checkpoint of the run ", run.string(), "; give the run's folder");
   throw Error(Code::kUsage, str("--out ", out, " is the folder of a model (", weights,
                                 "), not of a run; choose another folder"));
+}
+
+void refuse_foreign_folder(const std::string& out) {
+  std::string foreign;
+  std::error_code problem;
+  for (const fs::directory_entry& entry : fs::directory_iterator(out, problem)) {
+    const std::string name = entry.path().filename();
+    const bool is_of_run = name == kMetricsName || name == kRecordName || name == kLatestName ||
+                           name == "tokens" || name.starts_with("step_");
+    if (is_of_run) return;
+    // What a file system or a scheduler leaves there before the run starts.
+    const std::string extension = entry.path().extension();
+    const bool is_ignored = name.starts_with('.') || name == "lost+found" || extension == ".log" ||
+                            extension == ".out" || extension == ".err";
+    if (!is_ignored && (foreign.empty() || name < foreign)) foreign = name;
+  }
+  CLEAVE_CHECK(foreign.empty(), Code::kUsage, "--resume: ", out, " is not the folder of a run (it ",
+               "holds ", foreign,
+               "); give the run's folder, or leave out --resume to start a run "
+               "there");
 }
 
 void refuse_used_folder(const std::string& out) {

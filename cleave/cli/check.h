@@ -32,6 +32,10 @@ void require_chat_template(const std::string& chat_template);
 /// another model. It need not exist.
 void require_run_folder(const std::string& out);
 
+/// Throws Error(kUsage) if folder `out` holds files, but none that a run writes: --resume would
+/// start a new run among them. The folder need not exist.
+void refuse_foreign_folder(const std::string& out);
+
 /// Throws Error(kUsage) if folder `out` holds a checkpoint of a run.
 void refuse_used_folder(const std::string& out);
 

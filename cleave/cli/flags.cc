@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -49,6 +50,17 @@ std::string spellings(const std::string& name) {
   std::string other = name;
   std::replace(other.begin(), other.end(), '-', '_');
   return "--" + name + (other == name ? "" : ",--" + other);
+}
+
+// Whether a word without a flag is a value that other programs give to what is a switch here, as in
+// --fsdp "full_shard auto_wrap".
+bool is_switch_value(const std::string& word) {
+  constexpr std::string_view kFirst[] = {"true",       "false",         "yes",          "no",
+                                         "full_shard", "shard_grad_op", "hybrid_shard", "no_shard"};
+  const std::string first = word.substr(0, word.find(' '));
+  std::error_code problem;
+  return std::find(std::begin(kFirst), std::end(kFirst), first) != std::end(kFirst) &&
+         !std::filesystem::exists(word, problem);
 }
 
 // What follows the flag that is meant: " bf16", or all of its choices if it lacks this one.
@@ -162,6 +174,8 @@ void Flags::refuse_flag(const std::string& name) const {
     throw Error(Code::kUsage,
                 str(start, "did you mean ", dashed(flag->row.name), rest_of(synonym, flag->row)));
   }
+  const std::string_view advice = advice_on(name);
+  if (!advice.empty()) throw Error(Code::kUsage, str(start, advice));
   if (name == "--model" && !positionals_.empty()) {
     throw Error(Code::kUsage, str(start, "did you mean cleave ", command_name(*app_), ' ',
                                   positionals_.front().value));
@@ -191,7 +205,7 @@ void Flags::read_word() {
     words.push_back(word);
   }
   for (const std::string& word : words) {
-    CLEAVE_CHECK(word != "true" && word != "false", Code::kUsage, "unexpected word '", word,
+    CLEAVE_CHECK(!is_switch_value(word), Code::kUsage, "unexpected word '", word,
                  "'; a switch takes no value, as in --NAME and --no-NAME");
   }
   const auto taker =

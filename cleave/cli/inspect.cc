@@ -202,7 +202,7 @@ int run(const Options& options) {
   if (options.json) {
     Object object = as_json(found);
     if (options.verify) object["verified"] = true;
-    std::cout << object.dump() << '\n';
+    std::cout << object.dump(-1, ' ', false, Object::error_handler_t::replace) << '\n';
     return 0;
   }
   print(found);

@@ -99,7 +99,9 @@ std::string command_elsewhere(std::string_view word) {
       {"generate", "run infer inference complete"},
       {"generate --chat", "chat"},
       {"inspect", "info show"},
+      {"launch", "torchrun mpirun"},
       {"convert", "export merge quantize"},
+      {"eval", "evaluate test perplexity"},
       {"bench train, bench generate or bench collectives", "benchmark"}};
   for (const auto& [ours, theirs] : kNames) {
     if (str(' ', theirs, ' ').find(str(' ', word, ' ')) != std::string::npos) return str(ours);
@@ -121,7 +123,7 @@ std::string command_elsewhere(std::string_view word) {
                                   is_command ? "; did you mean " + bare
                                              : " before the command; see cleave --help"));
   }
-  names.emplace_back("--version");
+  names.emplace_back("version");
   std::string meant = command_elsewhere(word);
   if (meant.empty()) meant = likely_name(word, names).value_or("");
   throw Error(Code::kUsage, str("unknown command '", word, "'; ",
@@ -144,6 +146,9 @@ class Program {
       words.erase(words.begin());
       words.emplace_back("--help");
     }
+    const bool wants_version =
+        words == Words{"version"} || words == Words{"-v"} || words == Words{"-V"};
+    if (wants_version) words = {"--version"};
     take_program_words(entries_, &words);
     std::reverse(words.begin(), words.end());  // CLI11 expects the last word first
     try {

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <string>
+#include <variant>
 
+#include "cleave/base/option.h"
 #include "cleave/base/str.h"
 
 namespace cleave::cli {
@@ -33,8 +35,10 @@ constexpr Synonym kSynonyms[] = {
     {"text", "prompt input"},
     {"prompt", "text input p"},
     {"text-file", "prompt-file file input-file data"},
-    {"prompt-file", "text-file file input-file data"},
-    {"out", "output-dir output save save-dir save-folder logdir log-dir run-dir dump-folder"},
+    {"prompt-file", "text-file file input-file data f"},
+    {"chat", "interactive conversation i cnv"},
+    {"temperature", "temp"},
+    {"out", "output-dir output save save-dir save-folder logdir log-dir run-dir dump-folder o"},
     {"steps",
      "max-steps train-iters train-steps training-steps num-steps num-train-steps "
      "max-iters iterations iters num-iters"},
@@ -54,13 +58,14 @@ constexpr Synonym kSynonyms[] = {
     {"optimizer", "optim"},
     {"param-group", "param-groups parameter-group lr-mult"},
     {"adam-eps", "adam-epsilon eps"},
-    {"seed", "random-seed data-seed"},
+    {"seed", "random-seed data-seed s"},
     {"save-every", "save-steps save-interval save-freq checkpoint-interval interval"},
     {"keep-last", "save-total-limit keep-latest-k"},
-    {"out",
-     "report-to wandb wandb-project logging-dir tensorboard-dir logging-steps log-interval "
-     "log-every",
+    {"out", "wandb wandb-project logging-steps log-interval log-every",
      "; DIR/metrics.jsonl has a line for each step"},
+    {"log", "report-to logging-dir tensorboard-dir tensorboard",
+     " tensorboard; DIR/metrics.jsonl always has a line for each step"},
+    {"record-step", "profile profiler enable-profiling", "; it records what all ranks do"},
     {"resume", "resume-from-checkpoint continue"},
     {"async-save", "async-mode async-checkpoint"},
     {"eval-every", "eval-steps eval-interval validation-freq"},
@@ -77,26 +82,28 @@ constexpr Synonym kSynonyms[] = {
     {"ep",
      "expert-model-parallel-size expert-parallel-size expert-parallel-degree expert-parallel "
      "ep-size"},
-    {"lora", "lora-r lora-rank use-lora qlora"},
+    {"lora", "lora-r lora-rank"},
+    {"lora", "use-lora qlora peft use-peft peft-type adapter", " 16"},
     {"lora-base", "load-in-8bit load-in-4bit", " int8"},
     {"schedule-pp", "pipeline-parallel-schedule pipeline-schedule"},
     {"virtual-pipeline",
      "virtual-pipeline-model-parallel-size virtual-pipeline-size "
      "num-virtual-stages-per-pipeline-rank"},
-    {"zero", "zero-stage"},
+    {"zero", "zero-stage stage"},
     {"recompute", "recompute-granularity activation-checkpoint-mode"},
     {"dtype", "torch-dtype precision mixed-precision data-type"},
-    {"threads-per-rank", "threads num-threads intra-op-threads"},
+    {"threads-per-rank", "threads num-threads intra-op-threads t"},
     {"num-beams", "beam-size beam-width"},
     {"repetition-penalty", "repeat-penalty"},
     {"eos-id", "eos-token-id"},
     {"stop", "stop-sequence stop-strings reverse-prompt"},
     {"do-sample", "sample"},
     {"n", "nproc-per-node np nproc num-processes num-ranks world-size"},
-    {"ranks", "world-size num-gpus num-ranks"},
+    {"ranks", "world-size num-gpus gpus n-gpus num-ranks n"},
     {"max-restarts", "max-restart"},
     {"batch-size",
-     "train-batch-size global-batch-size per-device-eval-batch-size eval-batch-size batch bs bsz"},
+     "train-batch-size global-batch-size per-device-eval-batch-size eval-batch-size batch bs bsz "
+     "b"},
     {"batch-size", "per-device-train-batch-size per-device-batch-size local-batch-size", kGlobal},
     {"micro-batch-size", "gradient-accumulation-steps grad-accum-steps accumulate-grad-batches",
      kMicroBatches},
@@ -116,6 +123,79 @@ constexpr Synonym kSynonyms[] = {
     {"device", "gpu gpus num-gpus n-gpus cuda use-cuda", " cuda"},
 };
 
+// Flags of other programs for what works without one here, or not at all.
+struct Advice {
+  std::string_view names;  // separated by spaces
+  std::string_view text;
+};
+
+constexpr Advice kAdvice[] = {
+    {"do-train do-eval do-predict",
+     "cleave train trains, cleave eval and cleave predict do the rest"},
+    {"overwrite overwrite-output-dir force",
+     "no run is overwritten; choose another --out, or resume it with --resume"},
+    {"num-layers n-layers n-layer num-hidden-layers hidden-size n-embd d-model dim "
+     "num-attention-heads num-heads n-heads n-head ffn-hidden-size intermediate-size vocab-size",
+     "the sizes of a new model are in its config.json; give that file as --model"},
+    {"context-parallel-size context-parallel-degree context-parallel cp cp-size",
+     "there is no context parallelism; --tp N --sequence-parallel shards activations along the "
+     "sequence"},
+    {"deepspeed deepspeed-config deepspeed-config-file",
+     "for ZeRO-1 give --zero 1, for ZeRO-3 --fsdp"},
+    {"strategy sharding-strategy fsdp-sharding-strategy fsdp-config distributed-strategy",
+     "--dp N is data parallel; --zero 1 also shards the optimizer over its ranks, and --fsdp "
+     "everything"},
+    {"use-flash-attn use-flash-attn-2 flash-attn flash-attention fa attn-implementation compile "
+     "torch-compile",
+     "fused kernels are always on; leave it out"},
+    {"offload cpu-offload offload-optimizer offload-param",
+     "nothing is offloaded; --zero 1, --fsdp and --recompute full save memory"},
+    {"fp8", "training is in fp32, bf16 or fp16, as --dtype says"},
+    {"num-workers dataloader-num-workers streaming",
+     "data is read in pieces as it is; leave it out"},
+    {"nnodes num-nodes nproc-per-node node-rank world-size num-processes master-addr master-port "
+     "rdzv-endpoint rdzv-backend hosts host hostfile",
+     "--tp, --pp and --dp start ranks on this host, cleave launch on several hosts"},
+    {"push-to-hub hub-model-id", "a checkpoint is a model folder; upload it with: hf upload"},
+    {"ctx-size context-length max-model-len n-ctx c",
+     "the text may be as long as the model's positions; leave it out"},
+    {"n-gpu-layers gpu-layers ngl", "--device cuda runs the whole model on GPUs"},
+    {"verbose debug v log-level", "progress is always printed; leave it out"},
+    {"dry-run", "cleave plan forecasts memory and time without a run"},
+    {"tasks", "examples/lm_eval runs a checkpoint in lm-evaluation-harness"},
+};
+
+// What other programs write as the value of one of our flags.
+struct ValueSynonym {
+  std::string_view flag;
+  std::string_view values;  // theirs, separated by spaces
+  std::string_view meant;   // ours
+};
+
+constexpr ValueSynonym kValueSynonyms[] = {
+    {"zero", "2", "--fsdp, which shards as ZeRO-3 does; there is no ZeRO-2"},
+    {"zero", "3", "--fsdp, which shards as ZeRO-3 does"},
+    {"dtype", "bfloat16", "bf16"},
+    {"dtype", "float16 half f16", "fp16"},
+    {"dtype", "float32 float f32", "fp32"},
+    {"dtype", "Q8_0", "q8_0"},
+    {"dtype", "Q4_K_M q4_k Q4_K", "q4_k_m"},
+    {"dtype", "float64 double", "fp64"},
+    {"device", "gpu cuda:0", "cuda"},
+    {"optimizer", "adamw_torch adamw_torch_fused adamw_hf", "adamw"},
+};
+
+bool has_word(std::string_view words, std::string_view word) {
+  return str(' ', words, ' ').find(str(' ', word, ' ')) != std::string::npos;
+}
+
+// The name of a flag as the tables have it: of "--training.learning_rate" it is "learning-rate".
+std::string bare_name(std::string_view typed) {
+  std::string name(typed.substr(std::min(typed.find_first_not_of('-'), typed.size())));
+  std::replace(name.begin(), name.end(), '_', '-');
+  return name.substr(name.rfind('.') + 1);
+}
+
 }  // namespace
 
 std::span<const Synonym> synonyms() {
@@ -123,18 +203,34 @@ std::span<const Synonym> synonyms() {
 }
 
 std::vector<Synonym> synonyms_of(std::string_view typed) {
-  std::string name(typed.substr(std::min(typed.find_first_not_of('-'), typed.size())));
-  std::replace(name.begin(), name.end(), '_', '-');
-  name = name.substr(name.rfind('.') + 1);
+  const std::string name = bare_name(typed);
   std::vector<Synonym> found;
   for (const Synonym& synonym : kSynonyms) {
-    const bool is_name =
-        str(' ', synonym.names, ' ').find(str(' ', name, ' ')) != std::string::npos;
-    if (is_name) found.push_back(synonym);
+    if (has_word(synonym.names, name)) found.push_back(synonym);
     // The last part of a dotted name may be a flag of ours.
     if (synonym.flag == name) found.push_back({.flag = synonym.flag, .names = {}});
   }
   return found;
+}
+
+std::string_view advice_on(std::string_view typed) {
+  const std::string name = bare_name(typed);
+  for (const Advice& advice : kAdvice) {
+    if (has_word(advice.names, name)) return advice.text;
+  }
+  return {};
+}
+
+std::string_view meant_value(const option::Row& row, std::string_view value) {
+  const auto* choices = std::get_if<option::Choices>(&row.values);
+  const auto accepts = [&](std::string_view word) {
+    return std::find(choices->begin(), choices->end(), word) != choices->end();
+  };
+  for (const auto& [flag, values, meant] : kValueSynonyms) {
+    if (flag != row.name || !has_word(values, value)) continue;
+    if (choices == nullptr || (!accepts(value) && accepts(meant))) return meant;
+  }
+  return {};
 }
 
 }  // namespace cleave::cli

@@ -3,6 +3,8 @@
 #include <string_view>
 #include <vector>
 
+#include "cleave/base/option.h"
+
 namespace cleave::cli {
 
 /// What other programs call one of our flags.
@@ -12,11 +14,19 @@ struct Synonym {
   std::string_view rest{};  ///< what follows our flag in the message: " bf16", "; it counts steps"
 };
 
-/// Names that Hugging Face's Trainer, torchtitan, Megatron-LM, vLLM and llama.cpp use.
+/// Names that Hugging Face's Trainer, torchtitan, Megatron-LM, DeepSpeed, vLLM and llama.cpp use.
 std::span<const Synonym> synonyms();
 
 /// The synonyms of a flag as typed, "--learning_rate" or "training.steps" (of which the last part
 /// counts). A command may lack some of their flags.
 std::vector<Synonym> synonyms_of(std::string_view typed);
+
+/// What to do instead of a flag of other programs that has no counterpart here; empty if the flag
+/// is not known.
+std::string_view advice_on(std::string_view typed);
+
+/// What is meant by a value of other programs that an option does not accept, "bf16" by "bfloat16";
+/// empty if the value is not known.
+std::string_view meant_value(const option::Row& row, std::string_view value);
 
 }  // namespace cleave::cli

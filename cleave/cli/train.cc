@@ -43,7 +43,12 @@ void check_files(const TrainOptions& options) {
   if (!options.plan.empty()) require_file("--plan", options.plan);
   require_run_folder(options.out);
   // Only rank 0 checks: it may have started to write when another rank gets here.
-  if (!options.resume && is_first_rank() && !is_restart()) refuse_used_folder(options.out);
+  if (!is_first_rank() || is_restart()) return;
+  if (options.resume) {
+    refuse_foreign_folder(options.out);
+  } else {
+    refuse_used_folder(options.out);
+  }
 }
 
 void check(const TrainOptions& options) {

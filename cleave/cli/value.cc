@@ -10,6 +10,7 @@
 
 #include "cleave/base/error.h"
 #include "cleave/base/str.h"
+#include "cleave/cli/synonyms.h"
 
 namespace cleave::cli {
 namespace {
@@ -142,6 +143,9 @@ Arity arity_of(const option::Row& row) {
 
 void read_values(const std::string& from, const std::vector<std::string>& values,
                  const option::Row& row) {
+  const std::string_view meant = values.empty() ? "" : meant_value(row, values.back());
+  CLEAVE_CHECK(meant.empty(), Code::kUsage, from, " is '", values.back(), "'; did you mean ",
+               meant);
   std::visit(Reader{from, values, row}, row.target);
 }
 

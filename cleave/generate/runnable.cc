@@ -118,7 +118,7 @@ Runnable::Runnable(ModelFolder folder, const std::string& dtype, const std::stri
       dtype_(form_ == WeightForm::kPlain ? type_of(dtype, folder_) : at::kFloat) {
   CLEAVE_CHECK(form_ == WeightForm::kPlain || device_.is_cpu(), Code::kUsage, "--dtype ", dtype,
                " runs only on the CPU; give --device cpu, or another --dtype");
-  // It makes a plan for every new length of the keys, which takes longer than the attention.
+  // cuDNN makes a plan for every new number of keys, which takes longer than the attention.
   at::globalContext().setSDPUseCuDNN(false);
   const auto model = make_model(folder_.config);
   std::string known;

@@ -270,7 +270,7 @@ void plan_on_cluster(const PlanOptions& o, const Json& config, const Cluster& cl
     }
     if (!plans.best.empty()) out["command"] = train_text(o, plans.best[0]);
     if (plans.too_large > 0) out["why_too_large"] = too_large_text(plans, task.memory_bytes);
-    return log_info(out.dump());
+    return log_info(out.dump(-1, ' ', false, Object::error_handler_t::replace));
   }
   log_info(o.ranks, " ranks on ", cluster.name, ": ", cluster.devices_per_host, " per host, ",
            bytes_text(task.memory_bytes), " each");

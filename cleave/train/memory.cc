@@ -12,6 +12,31 @@ std::string size(int64_t bytes) {
   return bytes_text(static_cast<double>(bytes));
 }
 
+/// Whether the run may train an adapter instead: --lora needs weights to freeze.
+bool can_train_adapter(const TrainSetup& setup) {
+  const bool has_adapter = setup.layout.lora || (setup.folder && !setup.folder->adapter.empty());
+  return setup.folder && !setup.resumes && !has_adapter && !setup.changes_task &&
+         setup.layout.ep == 1 && setup.options.ema == 0;
+}
+
+/// Options with which the run fits; if none do, those with an adapter that fits.
+Saving saving_of(const TrainSetup& setup, const StepShape& step, Range ranks, int64_t available) {
+  Saving all = find_saving(setup.config, setup.layout, step, ranks, available);
+  if (all.bytes <= available || !can_train_adapter(setup)) return all;
+  for (const bool has_int8_base : {false, true}) {
+    const LoraOptions lora{.has_int8_base = has_int8_base};
+    ParallelConfig layout = setup.layout;
+    layout.lora = lora;
+    const Saving adapter = find_saving(setup.config, layout, step, ranks, available);
+    const bool is_possible = adapter.bytes > 0;  // 0: libtorch cannot run it
+    if (!is_possible || adapter.bytes > available) continue;
+    return {.flags = str("--lora ", lora.rank, has_int8_base ? " --lora-base int8" : "",
+                         adapter.flags.empty() ? "" : " ", adapter.flags),
+            .bytes = adapter.bytes};
+  }
+  return all;
+}
+
 /// What to do instead.
 std::string remedy(const Saving& saving, int64_t available) {
   if (saving.bytes <= available) {
@@ -41,7 +66,7 @@ void require_memory(const TrainSetup& setup, const StepShape& step, Range ranks,
   const int64_t needed = bytes_of_ranks(*setup.planned, setup.layout, ranks);
   const auto most = static_cast<double>(available.bytes) * (1 + kForecastError);
   if (static_cast<double>(needed) <= most) return;
-  const Saving saving = find_saving(setup.config, setup.layout, step, ranks, available.bytes);
+  const Saving saving = saving_of(setup, step, ranks, available.bytes);
   const std::string subject =
       ranks.size() == 1 ? "the run needs" : str("the ", ranks.size(), " ranks on this host need");
   const std::string left =

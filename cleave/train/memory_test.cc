@@ -69,6 +69,46 @@ TEST(Memory, RunThatFitsWithSmallerMicroBatches_IsToldSo) {
                                       "; --over-commit starts it anyway"));
 }
 
+// Oracle: the forecast of a run with the suggested flags. A wide model with short sequences: its
+// weights, gradients and moments need the memory, which only an adapter saves.
+TEST(Memory, TuningThatFitsOnlyWithAnAdapter_IsRefusedWithItsFlags) {
+  const TempFolder folder;
+  TrainOptions o = test::small_run(
+      folder, R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","vocab_size":257,
+      "hidden_size":128,"intermediate_size":512,"num_hidden_layers":2,"num_attention_heads":2,
+      "max_position_embeddings":32})");
+  o.steps = 1;
+  o.batch_size = o.micro_batch_size = 1;
+  cleave_train(o);
+  const std::string sizes = std::exchange(o.model, o.out);
+  o.out = folder / "tuned";
+  const auto bytes_with = [&](int64_t rank, const char* base) {
+    TrainOptions adapter = o;
+    adapter.lora = rank;
+    adapter.lora_base = base;
+    return make_setup(adapter, 0).planned->most_bytes();
+  };
+  const auto refusal = [&](int64_t available) -> std::string {
+    const TrainSetup setup = make_setup(o, 0);
+    return test::thrown_by([&] {
+             require_memory(setup, step_of(setup), {0, 1}, {.bytes = available});
+           })
+        .what();
+  };
+  const auto added = [](const std::string& flags, int64_t bytes) {
+    return HasSubstr("; add " + flags + ", which needs about " +
+                     bytes_text(static_cast<double>(bytes)) + "; --over-commit");
+  };
+  const int64_t dtype = bytes_with(16, "dtype"), int8 = bytes_with(16, "int8");
+  ASSERT_LT(int8, dtype);
+  ASSERT_LT(3 * dtype, 2 * make_setup(o, 0).planned->most_bytes());
+  EXPECT_THAT(refusal(dtype), added("--lora 16", dtype));
+  EXPECT_THAT(refusal(1), HasSubstr("; choose a smaller model"));
+  // New weights have nothing to freeze.
+  o.model = sizes;
+  EXPECT_THAT(refusal(dtype), Not(HasSubstr("--lora")));
+}
+
 /// Sets variables of a launcher while it exists.
 class Launched {
  public:

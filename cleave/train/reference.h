@@ -52,8 +52,8 @@ struct ReferenceRun {
   World& world;
 };
 
-/// Computes them with the present weights; nothing if a signal ends the run before. Throws
-/// Error(kNumerics) if they are not finite. Collective.
+/// The log-probabilities of all pairs under the present weights; nullopt if a signal ended the run
+/// before they were complete. Throws Error(kNumerics) if they are not finite. Collective.
 std::optional<ReferenceLogProbs> compute_reference(const ReferenceRun& run);
 
 }  // namespace cleave::inline train

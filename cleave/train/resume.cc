@@ -71,7 +71,8 @@ std::string RunState::json(const TrainSetup& setup, const Mesh& mesh) const {
   state["mesh"] = mesh.describe();
   state["tp"] = setup.layout.tp;
   state["command"] = setup.options.command;
-  return state.dump(2);
+  // Paths may hold any bytes.
+  return state.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 void RunState::restore(const Json& state, const std::string& out) {

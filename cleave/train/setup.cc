@@ -20,6 +20,7 @@
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/model/gguf/tokenizer.h"
 #include "cleave/planner/layout_options.h"
+#include "cleave/text/utf8.h"
 #include "cleave/train/fingerprint.h"
 
 namespace cleave::inline train {
@@ -278,6 +279,10 @@ void note_base(TrainSetup& setup) {
   setup.base_model = is_hub_name(given)
                          ? given
                          : fs::absolute(setup.folder->weights_path()).lexically_normal().string();
+  CLEAVE_CHECK(first_bad_utf8(setup.base_model) == setup.base_model.size(), Code::kUsage,
+               "--model ", setup.base_model,
+               " is not UTF-8, and the files of an adapter name their base model; "
+               "rename the folder");
   setup.base_fingerprint = base_fingerprint(*setup.folder);
 }
 

@@ -69,7 +69,7 @@ Range ranks_of_host(const ParallelConfig& layout);
 
 /// Throws Error(kMemory) if `setup.planned`, the forecast of `step`, exceeds the available memory
 /// of `ranks` by more than a forecast may be wrong (10 %), so that a run that fits is never
-/// refused. The error names the options that fit, if there are any.
+/// refused. The error names the options that fit, if any do; for a trained model adapters too.
 void require_memory(const TrainSetup& setup, const StepShape& step, Range ranks,
                     const AvailableMemory& available);
 

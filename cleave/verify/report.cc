@@ -202,7 +202,7 @@ std::string report_json(const VerifyReport& report, const std::string& model) {
                             {"values", values}});
   }
   out["notes"] = report.notes;
-  return out.dump();
+  return out.dump(-1, ' ', false, Object::error_handler_t::replace);
 }
 
 }  // namespace cleave::inline verify

@@ -41,6 +41,12 @@ function check() {
     }
     expect(`${title}: aria-label`, svg.getAttribute("aria-label").startsWith(`${title}. `), true);
   }
+  for (const name of document.querySelectorAll("th[scope=row]")) {
+    const text = document.createRange();
+    text.selectNodeContents(name);
+    const lines = new Set([...text.getClientRects()].map(box => box.top)).size;
+    if (lines > 2) wrong[`the row ${name.textContent}`] = `has ${lines} lines, expected at most 2`;
+  }
   if (drawings.length) use(drawings[0]);
   document.body.append(Object.assign(document.createElement("pre"),
     { hidden: true, textContent: `checked ${JSON.stringify(wrong)}` }));

@@ -102,10 +102,12 @@ TEST_F(Usage, Help_FitsIntoTheTerminal) {
 }
 
 TEST_F(Usage, Version_IsOneLine) {
-  const RunResult ran = run_cleave({"--version"});
-  EXPECT_EQ(ran.out.substr(0, 7), "cleave ");
-  EXPECT_EQ(ran.out.find('\n'), ran.out.size() - 1);
-  EXPECT_EQ(ran.exit_code, 0);
+  for (const char* word : {"--version", "version", "-v", "-V"}) {
+    const RunResult ran = run_cleave({word});
+    EXPECT_EQ(ran.out.substr(0, 7), "cleave ") << word;
+    EXPECT_EQ(ran.out.find('\n'), ran.out.size() - 1) << word;
+    EXPECT_EQ(ran.exit_code, 0) << word;
+  }
 }
 
 TEST_F(Usage, UnknownWords_NameTheNearest) {
@@ -115,7 +117,8 @@ TEST_F(Usage, UnknownWords_NameTheNearest) {
   expect_refused({"chat", "--model", "x"}, 2,
                  "unknown command 'chat'; did you mean generate --chat");
   expect_refused({"finetune"}, 2, "unknown command 'finetune'; did you mean train");
-  expect_refused({"version"}, 2, "unknown command 'version'; did you mean --version");
+  expect_refused({"versoin"}, 2, "unknown command 'versoin'; did you mean version");
+  expect_refused({"evaluate"}, 2, "unknown command 'evaluate'; did you mean eval");
   expect_refused({"train", "--qqqqqqqq", "5"}, 2,
                  "unknown flag --qqqqqqqq; see cleave train --help");
   expect_refused({"trian", "--help"}, 2, "unknown command 'trian'; did you mean train");
@@ -322,6 +325,10 @@ TEST_F(Usage, MissingFiles_AreIoErrors) {
                  "--tokenizer @data.txt: is a file; give the folder that holds it, or a GGUF file");
   expect_refused({"train", "--config", "@nope.json"}, 5,
                  "--config @nope.json: No such file or directory");
+  expect_refused({"train", "--data", "https://localhost/a.txt", "--out", "@new"}, 5,
+                 "--data https://localhost/a.txt: is an address; download it, and give the file");
+  expect_refused({"train", "--data", "@data.txt,b.txt", "--out", "@new"}, 5,
+                 "--data @data.txt,b.txt: no such file; separate files by spaces");
 }
 
 TEST_F(Usage, FolderThatHoldsARun_IsOnlyTakenToResume) {
@@ -358,6 +365,31 @@ TEST_F(Usage, FolderOfACheckpointOrAModel_IsNoRun) {
     expect("@begun/step_00000002/",
            "--out @begun/step_00000002/ is a checkpoint of the run @begun; give the run's folder");
   }
+}
+
+// A run in the wrong folder would start from the beginning there. A new folder, what a scheduler
+// writes into it and what a killed run left are no reason to refuse.
+TEST_F(Usage, FolderOfSomethingElse_IsNotResumed) {
+  write("notes/.hidden", "");
+  write("notes/cleave-7.log", "");
+  std::filesystem::create_directories(folder_ / "notes/lost+found");
+  const Words words{"train", "--data", in("data.txt"), "--resume", "--out", in("notes")};
+  EXPECT_EQ(run_fake(words).exit_code, 0);
+  write("notes/b.txt", "");
+  write("notes/a.txt", "");
+  expect_refused(words, 2,
+                 "--resume: @notes is not the folder of a run (it holds a.txt); give the run's "
+                 "folder, or leave out --resume to start a run there");
+  // Other ranks leave the check to rank 0, which may be writing there already.
+  EXPECT_EQ(run_fake(words, {.environment = {"RANK=1", "WORLD_SIZE=2", "LOCAL_RANK=1",
+                                             "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
+                                             "MASTER_PORT=29500"}})
+                .exit_code,
+            0);
+  write("notes/metrics.jsonl", "");
+  EXPECT_EQ(run_fake(words).exit_code, 0);
+  EXPECT_EQ(run_fake({"train", "--data", in("data.txt"), "--resume", "--out", in("new")}).exit_code,
+            0);
 }
 
 // What a run leaves that is killed before its first checkpoint is complete.

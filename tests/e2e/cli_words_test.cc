@@ -108,6 +108,62 @@ TEST(Synonyms, FlagOfAnotherProgram_NamesOurs) {
   expect({"convert", "--output", "x"}, "--to");
   expect({"train", "--gpus", "2"}, "--device cuda");
   expect({"plan", "--num-gpus", "2"}, "--ranks");
+  expect({"plan", "--gpus", "2"}, "--ranks");
+  expect({"generate", "--temp", "0.5"}, "--temperature");
+  expect({"generate", "-t", "2"}, "--threads-per-rank");
+  expect({"generate", "-i"}, "--chat");
+  expect({"train", "--lora-r", "8"}, "--lora");
+  expect({"train", "--qlora"}, "--lora 16");
+  expect({"train", "--profile"}, "--record-step; it records what all ranks do");
+}
+
+// These have no counterpart, and a similar name is not meant: neither --dora nor --model.
+TEST(Synonyms, FlagWithoutACounterpart_SaysWhatToDoInstead) {
+  const auto expect = [](const Words& words, const std::string& advice) {
+    expect_refused(words, "unknown flag " + words[1] + "; " + advice);
+  };
+  expect({"train", "--do_train"},
+         "cleave train trains, cleave eval and cleave predict do the rest");
+  expect({"train", "--nnodes", "2"},
+         "--tp, --pp and --dp start ranks on this host, cleave launch on several hosts");
+  expect({"train", "--world-size", "2"},
+         "--tp, --pp and --dp start ranks on this host, cleave launch on several hosts");
+  expect({"train", "--deepspeed", "ds.json"}, "for ZeRO-1 give --zero 1, for ZeRO-3 --fsdp");
+  expect({"train", "--cp", "2"},
+         "there is no context parallelism; --tp N --sequence-parallel shards activations along the "
+         "sequence");
+  expect({"train", "--model.num_hidden_layers", "4"},
+         "the sizes of a new model are in its config.json; give that file as --model");
+  expect({"train", "--overwrite_output_dir"},
+         "no run is overwritten; choose another --out, or resume it with --resume");
+  expect({"train", "--sharding-strategy", "FULL_SHARD"},
+         "--dp N is data parallel; --zero 1 also shards the optimizer over its ranks, and --fsdp "
+         "everything");
+  expect({"generate", "-ngl", "99"}, "--device cuda runs the whole model on GPUs");
+  expect({"generate", "--ctx-size", "20"},
+         "the text may be as long as the model's positions; leave it out");
+}
+
+TEST(Synonyms, ValueOfAnotherProgram_NamesOurs) {
+  const auto expect = [](const Words& words, const std::string& meant) {
+    expect_refused(words, words[1] + " is '" + words[2] + "'; did you mean " + meant);
+  };
+  expect({"train", "--zero", "3"}, "--fsdp, which shards as ZeRO-3 does");
+  expect({"train", "--zero", "2"}, "--fsdp, which shards as ZeRO-3 does; there is no ZeRO-2");
+  expect({"plan", "--zero", "3"}, "--fsdp, which shards as ZeRO-3 does");
+  expect({"train", "--dtype", "bfloat16"}, "bf16");
+  expect({"train", "--dtype", "half"}, "fp16");
+  expect({"train", "--device", "gpu"}, "cuda");
+  // generate has no fp16.
+  expect_refused({"generate", "--dtype", "float16"},
+                 "--dtype is 'float16'; expected one of fp32, bf16, int8, int4, int4_sym, fp64");
+}
+
+TEST_F(Word, ZeroInAConfigFile_NamesFsdp) {
+  std::ofstream(in("c.json")) << R"({"zero": 3})";
+  expect_refused(
+      {"train", "--config", in("c.json")},
+      in("c.json") + ": \"zero\" is '3'; did you mean --fsdp, which shards as ZeRO-3 does");
 }
 
 TEST_F(Word, SynonymInAConfigFile_NamesTheKey) {
@@ -146,6 +202,10 @@ TEST_F(Word, MoreWordsThanOneModel_AreRefused) {
                  "unexpected word 'more'; did you mean --data 'more'");
   expect_refused({"train", "--fsdp", "true", "--data", in("data.txt"), "--out", in("new")},
                  "unexpected word 'true'; a switch takes no value, as in --NAME and --no-NAME");
+  expect_refused(
+      {"train", "--fsdp", "full_shard auto_wrap", "--data", in("data.txt")},
+      "unexpected word 'full_shard auto_wrap'; a switch takes no value, as in --NAME and "
+      "--no-NAME");
   expect_refused({"doctor", "more"}, "unexpected word 'more'; see cleave doctor --help");
   expect_refused({"inspect", "--model", in("model")},
                  "unknown flag --model; did you mean cleave inspect PATH");

@@ -168,6 +168,8 @@ TEST(ConvertProgram, InvalidConversions_EndWithTheirCodeAndLeaveNothing) {
       {{"--format", "gguf", "--max-shard-size", "1GB"}, 2, "gguf has one file"},
       {{"--tp", "2", "--to", folder / "out.gguf"}, 2, "is only for the formats oslo and nxd"},
       {{"--format", "gguf"}, 2, "the name of a GGUF file ends in .gguf"},
+      {{"--to", "gguf"}, 2, "--to is gguf, the name of a format; give the file"},
+      {{"--dtype", "Q4_K_M"}, 2, "--dtype is 'Q4_K_M'; did you mean q4_k_m"},
       {{"--from", folder / "none"}, 5, "none"},
       {{"--to", run}, 5, "already exists"},
   };

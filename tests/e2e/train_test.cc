@@ -186,6 +186,31 @@ TEST(TrainProgram, ResumeWithoutACheckpoint_StartsFromTheBeginningAndSaysSo) {
   EXPECT_EQ(internal::text_of(run + "/report.json"), record);  // it trained nothing
 }
 
+// File names hold any bytes; checkpoints and JSON output are UTF-8.
+TEST(TrainProgram, NamesThatAreNotUtf8_AreTrainedAndPrintedAsJson) {
+  const TempFolder folder;
+  std::ofstream(folder / "tiny.json") << kTinyLlama;
+  const std::string data = folder / "data\xff.txt", run = folder / "run\xff";
+  std::filesystem::copy_file(CLEAVE_SOURCE_DIR "/LICENSE", data);
+  const Words flags{"--model", folder / "tiny.json", "--data", data, "--steps", "2"};
+  ASSERT_EQ(run_with_deadline(train(run, flags)).exit_code, 0);
+  EXPECT_EQ(metrics_of(run).size(), 2U);
+  for (Words words : {Words{"inspect", run}, Words{"verify", "--model", run, "--layer", "lm_head"},
+                      Words{"plan", "--model", run, "--cluster", "here", "--ranks", "2"}}) {
+    words.emplace_back("--json");
+    const RunResult ran = run_with_deadline(words);
+    EXPECT_EQ(ran.exit_code, 0) << words[0] << ": " << ran.err;
+    EXPECT_TRUE(json::accept(ran.out)) << ran.out;
+  }
+  // adapter_config.json names the base model, which a later command must find.
+  const RunResult tuned =
+      run_with_deadline(train(folder / "tuned", {"--model", run, "--lora", "2", "--steps", "1"}));
+  EXPECT_EQ(tuned.exit_code, 2);
+  EXPECT_NE(tuned.err.find(" is not UTF-8, and the files of an adapter name their base model; "),
+            std::string::npos)
+      << tuned.err;
+}
+
 // The text is tokenized into the run folder before its length is known.
 TEST(TrainProgram, StartThatFails_LeavesNothing) {
   const TempFolder folder;

@@ -104,6 +104,10 @@ class Package(unittest.TestCase):
     def test_folder_without_a_build_is_refused_by_name(self):
         with self.assertRaisesRegex(stage.Problem, "holds no build; run ./run build first"):
             stage.stage(self.folder, self.folder / "out")
+        run = subprocess.run(["python3", ROOT / "tools/package", "--build", self.folder, "--out", self.folder / "packages"],
+                             capture_output=True, text=True, check=False)
+        self.assertEqual((run.returncode, run.stderr),
+                         (1, f"package: {self.folder} holds no build; run ./run build first\n"))
 
 
 if __name__ == "__main__":

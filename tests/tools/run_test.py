@@ -45,6 +45,13 @@ class Run(unittest.TestCase):
         self.refused(self.run_in_source("./run", "dance"), "unknown command 'dance'")
         self.refused(self.run_in_source("./run", "test", "--fast"), "unknown flag '--fast'")
 
+    def test_help_of_a_command_builds_nothing(self):
+        self.fake("g++", "echo 11")  # a build would be refused because of it
+        for words in (("demo", "--help"), ("build", "--help"), ("test", "-h"), ("docs", "--help")):
+            result = self.run_in_source("./run", *words)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertTrue(result.stdout.startswith("usage: ./run COMMAND\n"), words)
+
     def test_wrong_words_are_refused_before_anything_is_built(self):
         self.fake("g++", "echo 11")  # a build would be refused because of it
         for words, text in ((("search",), "expected SEED COUNT"), (("search", "a", "5"), "expected SEED COUNT"),

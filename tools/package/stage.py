@@ -74,10 +74,14 @@ def remove_links(folder):
         path.write_text(re.sub(r"(libcleave\w*\.so)\.[\d.]*\d", r"\1", path.read_text()))
 
 
-def stage(build, folder):
-    """Installs `build` into the empty `folder` and makes it independent of where libtorch was found by the build."""
+def require_build(build):
     if not (build / "cleave").exists():
         raise Problem(f"{build} holds no build; run ./run build first")
+
+
+def stage(build, folder):
+    """Installs `build` into the empty `folder` and makes it independent of where libtorch was found by the build."""
+    require_build(build)
     output("cmake", "--install", build, "--prefix", folder, "--strip")
     # They work with the MPIs of the build only; a cluster has its own.
     for path in folder.glob("lib/libcleave_mpi_*.so"):
@@ -139,5 +143,6 @@ def needed_glibc(folder):
 
 
 def version_of(build):
+    require_build(build)
     text = (build / "CleaveConfigVersion.cmake").read_text()
     return re.search(r'set\(PACKAGE_VERSION "([\d.]+)"\)', text).group(1)
