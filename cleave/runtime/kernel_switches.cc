@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "cleave/base/error.h"
+#include "cleave/runtime/plain_kernels.h"
 
 namespace cleave::inline runtime {
 namespace {
@@ -52,6 +53,14 @@ void set_plain_kernels(const std::string& names) {
     begin = end + 1;
   }
   for (size_t i = 0; i < plain.size(); ++i) off[i] = plain[i];
+}
+
+PlainKernels::PlainKernels() {
+  for (size_t i = 0; i < off.size(); ++i) was_off_[i] = off[i].exchange(true);
+}
+
+PlainKernels::~PlainKernels() {
+  for (size_t i = 0; i < off.size(); ++i) off[i] = was_off_[i];
 }
 
 }  // namespace cleave::inline runtime

@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/base/error.h"
+#include "cleave/mesh/scalar_type.h"
 
 namespace cleave::verifying {
 namespace {
@@ -49,16 +50,23 @@ Bounds::Bounds(const std::vector<Quantity>& values, at::ScalarType type, Sums su
     q.local = q.local.detach().clone();
     scales_.push_back(largest(q.local));
   }
+  errors_.resize(values_.size());
 }
 
 double Bounds::size(at::ScalarType type) {
-  return std::sqrt(epsilon(type));
+  return type == at::kDouble ? std::sqrt(epsilon(type)) : epsilon(type);
 }
 
 void Bounds::observe(const std::vector<Quantity>& perturbed) {
   for (size_t i = 0; i < values_.size(); ++i) {
     const double change = largest(perturbed[i].local - values_[i].local);
     scales_[i] = std::max(scales_[i], change / size(type_));
+  }
+}
+
+void Bounds::observe_one_rank(const std::vector<Quantity>& rounded) {
+  for (size_t i = 0; i < values_.size(); ++i) {
+    errors_[i] = std::max(errors_[i], largest(rounded[i].local.to(at::kDouble) - values_[i].local));
   }
 }
 
@@ -71,13 +79,17 @@ std::vector<Wanted> Bounds::wanted() const {
     const double one_rank = relative_error(at::kDouble, sums_);
     const double norm = std::sqrt(static_cast<double>(values_[i].terms)) * epsilon(at::kDouble);
     const double factor = kLambda * (sharded + one_rank + 2 * norm);
-    CLEAVE_CHECK(std::isfinite(scales_[i]), Code::kNumerics,
-                 Comparison{.of = values_[i].of, .subject = values_[i].subject}.quantity(),
+    const std::string what =
+        Comparison{.of = values_[i].of, .subject = values_[i].subject}.quantity();
+    CLEAVE_CHECK(std::isfinite(scales_[i]), Code::kNumerics, what,
                  " is not finite on one rank; verify needs a model with finite values");
+    CLEAVE_CHECK(std::isfinite(errors_[i]), Code::kUsage, what, " overflows ",
+                 name(dtype_of(type_)), " on one rank; choose another --dtype");
     out.push_back({.of = values_[i].of,
                    .subject = values_[i].subject,
                    .value = values_[i].local,
-                   .bound = at::scalar_tensor(factor * scales_[i], at::kDouble)});
+                   .bound = at::scalar_tensor(std::max(factor * scales_[i], kLambda * errors_[i]),
+                                              at::kDouble)});
   }
   return out;
 }

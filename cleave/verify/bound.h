@@ -21,6 +21,11 @@ struct Sums {
 /// and gradient are changed by a relative `size` of random sign. A value's largest change divided
 /// by `size` is the sum of its terms without cancellation.
 ///
+/// Terms that cancel inside one operation do not show so: backward of softmax gives zero where a
+/// query sees one key, whatever its input, and rounds numbers as large as the gradient of the
+/// probabilities. So the error of one rank that computes in the type, with libtorch's operations,
+/// counts too, lambda times.
+///
 /// fp32 and fp64 round each term of a sum and each operation in series. bf16 and fp16 sums are
 /// accumulated in fp32: operations in series round to the type once each, and a sum over ranks once
 /// per rank.
@@ -29,16 +34,21 @@ class Bounds {
   /// `type` is that of the sharded run; the values are those of one rank in fp64.
   Bounds(const std::vector<Quantity>& values, at::ScalarType type, Sums sums);
 
-  /// The relative size of injected rounding: the square root of the type's epsilon.
+  /// The relative size of injected rounding: the type's epsilon, so that the response is that to
+  /// rounding even where larger changes would give very different values. In fp64, in which the
+  /// response is computed, the square root.
   [[nodiscard]] static double size(at::ScalarType type);
   /// Adds the response: the same values, computed with injected rounding.
   void observe(const std::vector<Quantity>& perturbed);
-  /// The values with their bounds.
+  /// Adds the error of one rank: the same values, computed in the type with libtorch's operations.
+  void observe_one_rank(const std::vector<Quantity>& rounded);
+  /// The values with their bounds. Throws Error(kNumerics) for a value that is not finite in fp64,
+  /// Error(kUsage) for one that the type cannot hold on one rank.
   [[nodiscard]] std::vector<Wanted> wanted() const;
 
  private:
   std::vector<Quantity> values_;
-  std::vector<double> scales_;
+  std::vector<double> scales_, errors_;
   at::ScalarType type_;
   Sums sums_;
 };

@@ -55,6 +55,27 @@ TEST(Bounds, OfASumThatCancels_FollowTheSizeOfItsTerms) {
   EXPECT_LT(bound_of(bounds), 4e6 * before);
 }
 
+// A difference of 100 on one rank cannot come from terms of size 5: one operation has larger ones.
+TEST(Bounds, OfAnErrorOfOneRank_IsLambdaTimesIt) {
+  const Tensor value = at::tensor({3.0, -5.0}, at::kDouble);
+  Bounds bounds({value_of(value)}, at::kFloat, {.terms = 82});
+  const double before = bound_of(bounds);
+  bounds.observe_one_rank({value_of((value + before / 20).to(at::kFloat))});
+  EXPECT_EQ(bound_of(bounds), before);  // 8 / 20 of it
+  bounds.observe_one_rank({value_of((value - 100).to(at::kFloat))});
+  EXPECT_NEAR(bound_of(bounds), 800, 1e-3);
+}
+
+TEST(Bounds, TypeThatCannotHoldTheValueOnOneRank_IsRefused) {
+  Bounds bounds({{.of = Of::kGradient, .subject = "a.weight", .local = at::full({2}, 1e5)}},
+                at::kHalf, {});
+  bounds.observe_one_rank({value_of(at::full({2}, 1e5).to(at::kHalf))});
+  const Error error = test::thrown_by([&] { return bounds.wanted(); });
+  EXPECT_EQ(error.code(), Code::kUsage);
+  EXPECT_STREQ(error.what(),
+               "gradient of a.weight overflows fp16 on one rank; choose another --dtype");
+}
+
 TEST(Bounds, ValueThatIsNotFinite_IsRefusedWithItsName) {
   const Bounds bounds(
       {{.of = Of::kGradient, .subject = "a.weight", .local = at::full({2}, std::nan(""))}},

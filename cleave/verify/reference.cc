@@ -8,6 +8,7 @@
 #include "cleave/checkpoint/load.h"
 #include "cleave/nn/cross_entropy.h"
 #include "cleave/parallel/plan.h"
+#include "cleave/runtime/plain_kernels.h"
 #include "cleave/verify/bound.h"
 #include "cleave/verify/numbers.h"
 
@@ -88,6 +89,18 @@ int64_t terms_of(const Part& part, const Tensor& x, const Tensor& y) {
   return terms;
 }
 
+/// Calls `run` with the weights in `type` and libtorch's operations.
+void in_type(const Parameters& parameters, at::ScalarType type, const std::function<void()>& run) {
+  std::vector<Tensor> kept;
+  for (const auto& p : parameters) {
+    kept.push_back(p->leaf().detach());
+    p->set_leaf(p->leaf().detach().to(type));
+  }
+  const PlainKernels plain;
+  run();
+  for (size_t i = kept.size(); i-- > 0;) parameters[i]->set_leaf(kept[i]);  // one may occur twice
+}
+
 /// Calls `run` with the draws 1, 2, ... of injected rounding and returns the values with bounds.
 std::vector<Wanted> with_bounds(Bounds& bounds, Probes& probes, const Parameters& parameters,
                                 const VerifySettings& settings,
@@ -111,11 +124,14 @@ Tensor storable(const Tensor& t, at::ScalarType type) {
   return t.is_floating_point() ? t.to(type).to(at::kDouble) : t;
 }
 
-WantedPart wanted_part(const Part& part, Probes& probes, const VerifySettings& settings) {
+/// `typed` are the values of the part in the type under test; none if that is fp64.
+WantedPart wanted_part(const Part& part, const std::vector<Quantity>& typed, Probes& probes,
+                       const VerifySettings& settings) {
   const Tensor x = storable(part.x.local(), settings.dtype);
   const std::vector<Quantity> values = run_part(part, x, settings);
   Bounds bounds(values, settings.dtype,
                 {.terms = terms_of(part, x, values.front().local), .ranks = settings.tp});
+  if (!typed.empty()) bounds.observe_one_rank(typed);
   const auto run = [&](int draw) {
     const std::string stream = str("draw ", draw, " input");
     const double size = Bounds::size(settings.dtype);
@@ -142,6 +158,10 @@ std::vector<Wanted> wanted_step_of(Model& model, Probes& probes, const StepInput
     for (const int64_t size : p->shape()) terms = std::max(terms, size);
   }
   Bounds bounds(values, settings.dtype, {.terms = terms, .ranks = settings.tp * settings.dp});
+  if (settings.dtype != at::kDouble) {
+    in_type(parameters, settings.dtype,
+            [&] { bounds.observe_one_rank(run_step(model, Axis(), Axis(), input, settings)); });
+  }
   std::vector<Wanted> out = with_bounds(bounds, probes, parameters, settings, [&](int /*draw*/) {
     return run_step(model, Axis(), Axis(), input, settings);
   });
@@ -158,8 +178,20 @@ void add_parts(WantedRun& run, Model& model, Probes& probes, const VerifySetting
   const auto parts = parts_of(calls, settings, run.input, Axis());
   for (const Part& part : parts) run.parts.push_back({.name = part.name, .x = {}});
   mark_wanted(run, calls, settings.layer);
+  std::vector<std::vector<Quantity>> typed(parts.size());
+  if (settings.dtype != at::kDouble) {
+    in_type(model.parameters(), settings.dtype, [&] {
+      const auto own = parts_of(recorded(model, probes, Axis(), run.input, settings.seed), settings,
+                                run.input, Axis());
+      for (size_t i = 0; i < parts.size(); ++i) {
+        if (!run.parts[i].is_run) continue;
+        const Tensor& x = parts[i].x.local();
+        typed[i] = run_part(own[i], x.is_floating_point() ? x.to(settings.dtype) : x, settings);
+      }
+    });
+  }
   for (size_t i = 0; i < parts.size(); ++i) {
-    if (run.parts[i].is_run) run.parts[i] = wanted_part(parts[i], probes, settings);
+    if (run.parts[i].is_run) run.parts[i] = wanted_part(parts[i], typed[i], probes, settings);
   }
 }
 

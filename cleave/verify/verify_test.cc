@@ -276,5 +276,34 @@ TEST(Verify, EveryType_FindsFaultsWithoutFalseAlarms) {
   }
 }
 
+std::string first_of_model(const char* config, at::ScalarType type) {
+  VerifySettings settings = settings_at(2);
+  settings.dtype = type;
+  const Json json = Json::parse(config, "test");
+  return first_of(verify_model([&] { return make_model(json); }, settings));
+}
+
+// With a window of 1 a query sees one key: its probability is 1, and the gradients of queries and
+// keys are 0 whatever the weights. Backward of softmax subtracts numbers as large as the gradient
+// of the probabilities, which rounding makes unequal.
+TEST(Verify, GradientsThatCancelInsideAnOperation_AreNoFaults) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    EXPECT_EQ(first_of_model(R"({"model_type": "mistral", "vocab_size": 19, "hidden_size": 24,
+      "intermediate_size": 10, "num_hidden_layers": 2, "num_attention_heads": 3,
+      "num_key_value_heads": 3, "sliding_window": 1, "initializer_range": 0.5})",
+                             type),
+              "")
+        << toString(type);
+  }
+}
+
+// Weights of size 1 multiply rounding by about 10 in each of 16 matrices in series.
+TEST(Verify, ModelThatAmplifiesRoundingBeyondItsValues_HasNoFaults) {
+  EXPECT_EQ(first_of_model(R"({"model_type": "gpt2", "vocab_size": 19, "n_embd": 40,
+    "n_layer": 4, "n_head": 5, "n_positions": 16, "initializer_range": 0.5})",
+                           at::kHalf),
+            "");
+}
+
 }  // namespace
 }  // namespace cleave::verify_test

@@ -8,12 +8,16 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 TOOL = pathlib.Path(__file__).resolve().parents[2] / "tools/search"
 sys.path.insert(0, str(TOOL))
 
+import adapters  # noqa: E402
+import one_rank  # noqa: E402
 import cases  # noqa: E402
 import confirm  # noqa: E402
+import data  # noqa: E402
 import kinds  # noqa: E402
 import models  # noqa: E402
 import program  # noqa: E402
@@ -22,6 +26,7 @@ import runs  # noqa: E402
 import shrink  # noqa: E402
 import tensor_file  # noqa: E402
 import tolerance  # noqa: E402
+import training  # noqa: E402
 
 
 class Folder(unittest.TestCase):
@@ -222,6 +227,86 @@ class Tolerances(unittest.TestCase):
                 list(runs.metric_differences([{**row, name: value}], [row], bounds))
 
 
+    def test_nudged_run_that_overflows_bounds_the_steps_before_others_are_skipped(self):
+        def rows(*norms):
+            return [{"loss": 2.0 + i, "grad_norm": norm} for i, norm in enumerate(norms)]
+
+        reference = rows(None, None, 1.0)
+        off = [{**row, "loss": row["loss"] + 0.25} for row in rows(None, None, None)]
+        self.assertEqual(training.response_at(off, reference, "loss", 3), 0.25)
+        self.assertTrue(math.isnan(training.response_at(off, reference, "grad_norm", 3)))
+        other = rows(1.0, None, 1.0)  # its weights are different after the first step
+        self.assertEqual(training.response_at(other, reference, "loss", 1), 0)
+        self.assertTrue(math.isnan(training.response_at(other, reference, "loss", 2)))
+        self.assertTrue(math.isnan(training.response_at(other[:1], reference, "loss", 2)))
+
+    def test_early_stop_is_decided_by_rounding_only_if_evaluations_are_near(self):
+        bounds = tolerance.bounds("fp32", 2, 64)
+        training.check_stop([{"eval_loss": 3.5}, {"eval_loss": 3.5 + 1e-7}], bounds)
+        with self.assertRaises(program.Failure):
+            training.check_stop([{"eval_loss": 3.5}, {"eval_loss": 3.6}], bounds)
+
+
+class OneRank(Folder):
+    """Checks of the run that all others are compared with."""
+
+    def work_of(self, math_flags, form="ids"):
+        work = unittest.mock.Mock()
+        work.case, work.dtype = {"math": math_flags}, "fp32"
+        work.path = lambda name: os.path.join(self.folder, name)
+        work.inputs.data = {"form": form}
+        return work
+
+    def checkpoint(self, step, weight, average):
+        folder = pathlib.Path(self.folder, f"step_{step:08d}")
+        folder.mkdir()
+        for name, tensors in (("model", {"w": weight}), ("optimizer", {"ema.w": average})):
+            tensor_file.write(folder / f"{name}.safetensors",
+                              {k: ([len(v)], "fp32", tensor_file.encoded(v, "fp32")) for k, v in tensors.items()})
+
+    def test_average_of_the_wrong_weights_is_found(self):
+        self.checkpoint(1, [1.0, 2.0], [1.0, 2.0])
+        self.checkpoint(2, [3.0, 0.0], [1.5, 1.5])
+        one_rank.check_averages(self.work_of({"ema": 0.75}), self.folder)
+        self.checkpoint(3, [5.0, 1.0], [1.5, 1.5])  # should be 2.375 and 1.375
+        with self.assertRaises(program.Failure) as raised:
+            one_rank.check_averages(self.work_of({"ema": 0.75}), self.folder)
+        self.assertIn("step 3", raised.exception.text)
+
+    def test_documents_are_rows_whose_parts_share_a_token(self):
+        source, path = (os.path.join(self.folder, name) for name in ("texts.jsonl", "rows.jsonl"))
+        pathlib.Path(source).write_text('{"text": "abcdef"}\n{"text": "g"}\n', encoding="ascii")
+        data.write_rows_of_documents(path, source, "text rows", 4)
+        rows = [json.loads(line)["input_ids"] for line in pathlib.Path(path).read_text(encoding="ascii").splitlines()]
+        self.assertEqual(rows, [[97, 98, 99, 100], [100, 101, 102, 256], [103, 256]])
+
+    def test_pairs_are_cut_and_equal_ones_left_out(self):
+        path = os.path.join(self.folder, "pairs.jsonl")
+        rows = [{"prompt": "ab", "chosen": "c", "rejected": "d"}, {"prompt": "abcd", "chosen": "e", "rejected": "f"}]
+        pathlib.Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="ascii")
+        self.assertEqual(data.ids_of_pairs(path, 4), [[[[97, 98, 99, 256], 2], [[97, 98, 100, 256], 2]]])
+
+    def test_merged_adapter_is_the_weight_plus_the_scaled_product(self):
+        for family, turned in (("llama", False), ("gpt2", True)):
+            model = models.write(os.path.join(self.folder, family), {"family": family, "layers": 1})
+            for changes in ({}, {"dora": True}):
+                paths = adapters.write(os.path.join(self.folder, f"{family} {changes}"),
+                                       {"rank": 2, "alpha": 3, "seed": 1, **changes}, model, turned)
+                parts, merged = (tensor_file.read(os.path.join(folder, name)) for folder, name in
+                                 zip(paths, ("adapter_model.safetensors", "model.safetensors")))
+                name = next(n for n in parts if n.endswith("lora_A.weight")).removesuffix(".lora_A.weight")
+                (_, width), a = parts[name + ".lora_A.weight"]
+                (out, _), b = parts[name + ".lora_B.weight"]
+                path = name.removeprefix("base_model.model.") + ".weight"
+                base = tensor_file.read(os.path.join(model, "model.safetensors"))[path][1]
+                for o in range(out):
+                    at = [i * out + o if turned else o * width + i for i in range(width)]
+                    row = [base[p] + 1.5 * (b[2 * o] * a[i] + b[2 * o + 1] * a[width + i]) for i, p in enumerate(at)]
+                    factor = parts[name + ".lora_magnitude_vector"][1][o] / tolerance.norm2(row) if changes else 1
+                    for p, x in zip(at, row):
+                        self.assertAlmostEqual(merged[path][1][p], factor * x, places=5)
+
+
 class Quantized(unittest.TestCase):
     def test_int4_groups_are_decoded_and_a_wrong_code_is_found(self):
         # Two rows of one group: element i of the first is i - 8 and i - 20, which 4 bits hold exactly and not.
@@ -272,7 +357,7 @@ class Kills(Folder):
         for rank, ends in ((None, -9), (1, 0)):
             metrics.unlink(missing_ok=True)
             runner = program.Program(self.program(("sleep 9 & sleep 0.1 & " if rank else "") + script), self.folder)
-            killer = kinds.Killer(self.folder, 2, rank and 0)
+            killer = training.Killer(self.folder, 2, rank and 0)
             ended = runner.run("train", watch=killer)
             self.assertTrue(killer.has_killed)
             self.assertEqual(ended.code, ends, ended.err)

@@ -10,163 +10,12 @@
 import random
 
 import extreme
+import forecasts
 import models
+from draws import (MAX_RANKS, draw_adapter, draw_config, draw_data, draw_layout, draw_machine, draw_model, draw_plan,
+                   draw_prompts, draw_saved_adapter, draw_training, maybe, needs_other_tokenizer, pruned, text_for)
 
-KERNELS = ("attention", "norm", "gate", "rotary", "loss", "few-rows", "panels", "adam")
-MAX_RANKS = 8
-
-
-def maybe(rng, share):
-    return rng.random() < share
-
-
-def draw_sizes(rng):
-    heads = rng.choice((1, 2, 2, 3, 4, 4, 5, 6, 7, 8))
-    model = {"layers": rng.choice((1, 2, 2, 3, 4)), "heads": heads, "head_dim": rng.choice((2, 4, 6, 8, 8, 16)),
-             "inter": rng.choice((5, 8, 16, 24, 33, 50, 64)), "vocab": rng.choice((rng.randint(17, 300), rng.randint(17, 97))),
-             "tied": maybe(rng, 0.4), "gain": rng.choice((0.5, 1.0, 1.0, 2.0)), "seed": rng.randrange(1000)}
-    if maybe(rng, 0.2):
-        model["file_dtype"] = rng.choice(("bf16", "fp16", "fp64"))
-    if maybe(rng, 0.3):
-        model["activation"] = rng.choice(("silu", "gelu", "gelu_new", "relu", "gelu_pytorch_tanh"))
-    if maybe(rng, 0.2):
-        model["pad_id"] = rng.choice((0, 1, model["vocab"] - 1))
-    if maybe(rng, 0.3):
-        model["eos_id"] = rng.choice((0, 2, model["vocab"] - 1))
-    return model
-
-
-def draw_model(rng, families):
-    model = draw_sizes(rng)
-    family = rng.choice(families)
-    if family == "llama" and maybe(rng, 0.6):
-        family = rng.choice(tuple(models.DECODERS))
-    model["family"] = family
-    heads = model["heads"]
-    if family in models.DECODERS:
-        model["kv_heads"] = rng.choice([k for k in range(1, heads + 1) if heads % k == 0])
-        model["attention_bias"], model["mlp_bias"] = maybe(rng, 0.25), maybe(rng, 0.25)
-        scaled = ("longrope",) if family == "phi3" else ("linear", "llama3", "yarn", "longrope")
-        if family == "gemma3_text":
-            scaled = ("linear", "llama3", "yarn")
-        elif model["head_dim"] > 2 and family != "phi3":  # transformers divides by head_dim - 2
-            scaled += ("dynamic",)
-        model["rope"] = rng.choice(("default", "default", "parameters", *scaled))
-        model["theta"] = rng.choice((10000.0, 10000.0, 500.0, 500000.0))
-        model["window"] = rng.choice((0, 1, 2, 5, 5, 11))
-        if family in ("mixtral", "qwen3_moe"):
-            model["experts"] = rng.choice((1, 2, 3, 5))
-        if maybe(rng, 0.3) and family != "phi3":  # transformers wants hidden = heads x head_dim there
-            model["hidden"] = rng.randint(3, 48)
-    if family != "llama":
-        model["dropout"] = rng.choice((0.0, 0.0, 0.1, 0.4))
-    if family == "gpt2":
-        model["scale_by_layer"], model["unscaled"] = maybe(rng, 0.15), maybe(rng, 0.1)
-    if family in ("bert", "imdb_bert"):
-        model["classes"] = rng.choice((2, 2, 3, 5, 7))
-        model["token_types"] = rng.choice((1, 2, 2, 3))
-    if family == "imdb_bert":
-        model["source"] = "config"
-    elif maybe(rng, 0.15):
-        model["source"] = "config"
-    return pruned(model, models.DEFAULTS)
-
-
-def pruned(given, defaults):
-    """`given` without default values."""
-    return {key: value for key, value in given.items() if key not in defaults or value != defaults[key]}
-
-
-def text_for(rng, model):
-    """Gives the model a tokenizer, so that it can read text, and returns a form of text for it."""
-    bert = model.get("family") in ("bert", "imdb_bert")
-    model["tokenizer"] = "words" if bert and model.get("source", "folder") == "folder" else "bytes"
-    classifies = model.get("family") == "imdb_bert" or (bert and model.get("head") in ("classify", "trunk"))
-    return rng.choice(("csv", "text rows") if classifies else ("text", "text rows"))
-
-
-def draw_data(rng, model, share_of_text=0.25):
-    data = {"rows": rng.randint(1, 14), "seed": rng.randrange(1000), "longest": rng.randint(2, 24)}
-    data["shortest"] = data["longest"] if maybe(rng, 0.4) else rng.randint(2, data["longest"])
-    if maybe(rng, share_of_text):
-        data["form"] = text_for(rng, model)
-        data["rows"] += 4
-        return data
-    data["labels"] = rng.choice(("all", "some"))
-    data["mask"] = rng.choice(("", "", "left", "right", "holes"))
-    if maybe(rng, 0.2):
-        data["blank_rows"] = rng.randint(1, 3)
-    data["token_types"] = maybe(rng, 0.3)
-    return data
-
-
-def needs_other_tokenizer(model):
-    """Whether text needs a model folder: a new masked LM has the byte tokenizer, which has no mask token."""
-    return model.get("family") == "bert" and model.get("head", "mlm") == "mlm" and model.get("source", "folder") == "config"
-
-
-def draw_training(rng):
-    steps = rng.randint(1, 4)
-    batch = rng.choice((1, 2, 3, 4, 4, 5, 6, 8))
-    flags = {"steps": steps, "batch-size": batch, "seq-len": rng.choice((8, 12, 17, 24)), "seed": rng.randrange(100),
-             "lr": rng.choice((1e-4, 1e-3, 1e-2)), "optimizer": rng.choice(("adamw", "adamw", "adam", "sgd", "sgd")),
-             "dtype": rng.choice(("fp32", "fp32", "fp32", "fp64", "bf16", "bf16", "fp16"))}
-    options = {"schedule": ("linear", "constant"), "warmup": (0, 1, steps), "adam-betas": ("0.8,0.99", "0,0.9"),
-               "weight-decay": (0, 0.5), "decay-on": ("all",), "clip": (0, 0.05, 100), "adam-eps": (1e-6, 1e-3)}
-    for name, values in options.items():
-        if maybe(rng, 0.25):
-            flags[name] = rng.choice(values)
-    if maybe(rng, 0.2):
-        flags["no-shuffle"] = True
-    return flags
-
-
-def draw_machine(rng):
-    flags = {}
-    if maybe(rng, 0.25):
-        flags["gemm"] = rng.choice(("mkl", "onednn", "auto"))
-    if maybe(rng, 0.3):
-        some = rng.sample(KERNELS, rng.randint(1, 4))
-        flags["plain-kernels"] = rng.choice(("all", ",".join(some)))
-    if maybe(rng, 0.3):
-        flags["threads-per-rank"] = rng.choice((1, 2, 3))
-    return flags
-
-
-def draw_layout(rng, model, batch):
-    """Mostly valid layouts; one in thirty is drawn without checks, to test refusals too."""
-    m = models.full(model)
-    if maybe(rng, 1 / 30):
-        tp, pp, dp = rng.randint(1, 4), rng.randint(1, 4), rng.randint(1, 3)
-    else:
-        tp = rng.choice([n for n in (1, 2, 2, 3, 4) if n <= m["heads"]])
-        pp = rng.choice([n for n in (1, 1, 2, 3, 4) if n <= m["layers"] and tp * n <= MAX_RANKS])
-        dp = rng.choice([n for n in (1, 1, 2, 2, 3) if n <= batch and tp * pp * n <= MAX_RANKS])
-    flags = {"tp": tp, "pp": pp, "dp": dp, **draw_machine(rng)}
-    flags = {key: value for key, value in flags.items() if value != 1 or key not in ("tp", "pp", "dp")}
-    if pp > 1:
-        stages = rng.choice((1, 1, 2))
-        if stages * pp <= m["layers"]:
-            flags["virtual-pipeline"] = stages
-        if maybe(rng, 0.6):
-            schedules = ("gpipe", "zero-bubble") + (("1f1b",) if flags.get("virtual-pipeline", 1) == 1 else ("interleaved",))
-            flags["schedule-pp"] = rng.choice(schedules)
-    if maybe(rng, 0.4) and tp > 1:
-        flags["sequence-parallel"] = True
-    sharding = rng.choice(("", "zero", "fsdp")) if dp > 1 or maybe(rng, 0.05) else ""
-    flags.update({"zero": {"zero": 1}, "fsdp": {"fsdp": True}, "": {}}[sharding])
-    if dp > 1 and m["family"] in ("mixtral", "qwen3_moe") and maybe(rng, 0.5):
-        flags["ep"] = dp
-    if maybe(rng, 0.35):
-        flags["recompute"] = rng.choice(("full", "selective"))
-    if maybe(rng, 0.4):
-        flags["micro-batch-size"] = rng.randint(1, max(1, -(-batch // dp)))
-    if maybe(rng, 0.2):
-        flags["save-every"] = rng.randint(1, 3)
-        flags["async-save"] = maybe(rng, 0.6)
-        if maybe(rng, 0.3):
-            flags["keep-last"] = 1
-    return {key: value for key, value in flags.items() if value is not False}
+SAVING = {"save-every", "async-save", "keep-last"}  # flags that a kind which saves and resumes gives itself
 
 
 def train(rng):
@@ -179,8 +28,26 @@ def train(rng):
     math = draw_training(rng)
     if maybe(rng, 0.25):
         math["eval-every"] = rng.randint(1, 3)
+    layout = draw_layout(rng, model, math["batch-size"])
     other = {"processes": True} if maybe(rng, 0.08) else {}
-    return {"model": model, "data": data, "math": math, "layout": draw_layout(rng, model, math["batch-size"]), "other": other}
+    other |= draw_config(rng) | draw_plan(rng, layout, model)
+    return {"model": model, "data": data, "math": math, "layout": layout, "other": other}
+
+
+def any_train(rng):
+    """Of some runs the data or the evaluations, not --steps, set the length."""
+    case = train(rng)
+    math, data = case["math"], case["data"]
+    if data.get("form", "ids") == "ids" and maybe(rng, 0.06):
+        math.pop("warmup", None)
+        math.update({"epochs": rng.choice((1, 2)), "batch-size": max(4, math["batch-size"])})
+        del math["steps"]
+    elif maybe(rng, 0.06):
+        math.update({"early-stop": rng.choice((1, 1, 2)), "eval-every": 1, "steps": rng.randint(3, 6), "lr": 1e-2})
+        math.pop("warmup", None)
+    elif maybe(rng, 0.05):
+        case["layout"]["record-step"] = rng.randint(1, math["steps"])
+    return case
 
 
 def preset(rng):
@@ -232,21 +99,8 @@ def resume(rng):
     case["math"].pop("warmup", None)
     batch = case["math"]["batch-size"]
     case["other"] = {"at": rng.randint(1, steps - 1), "first": draw_layout(rng, case["model"], batch)}
-    case["other"]["first"].pop("save-every", None)
-    case["other"]["first"].pop("async-save", None)
-    case["other"]["first"].pop("keep-last", None)
+    case["other"]["first"] = {name: value for name, value in case["other"]["first"].items() if name not in SAVING}
     return case
-
-
-def draw_adapter(rng, gpt2):
-    flags = {"lora": rng.choice((1, 2, 3, 4))}
-    targets = ("all-linear", "c_attn,c_proj", "c_fc") if gpt2 else ("all-linear", "q_proj,v_proj", "o_proj")
-    for name, values in {"lora-alpha": (1, 3.5), "lora-targets": targets, "lora-dropout": (0.2,)}.items():
-        if maybe(rng, 0.35):
-            flags[name] = rng.choice(values)
-    if maybe(rng, 0.4):
-        flags.update(rng.choice(({"rslora": True}, {"dora": True}, {"lora-base": "int8"})))
-    return flags
 
 
 def draw_tuning(rng, model, form, steps):
@@ -256,7 +110,7 @@ def draw_tuning(rng, model, form, steps):
         flags["dpo-beta"] = rng.choice((0.01, 0.5, 3))
     if form == "chats" and maybe(rng, 0.4):
         flags["train-on"] = "all"
-    if form != "pairs" and maybe(rng, 0.5):
+    if form in ("text", "text rows") or (form != "pairs" and maybe(rng, 0.5)):
         flags["packing"] = True
     gpt2 = model.get("family") == "gpt2"
     if maybe(rng, 0.6):
@@ -282,7 +136,7 @@ def tune(rng):
     """Fine-tuning: adapters, preferences, chats, packing, mixes of files, groups of parameters; some runs resume."""
     model = draw_model(rng, ("llama", "llama", "llama", "gpt2"))
     model.pop("source", None)
-    form = rng.choice(("ids", "ids", "pairs", "chats"))
+    form = rng.choice(("ids", "ids", "pairs", "chats", "text rows", "text"))
     data = draw_data(rng, model, 0)
     math = draw_training(rng)
     other = {}
@@ -293,17 +147,54 @@ def tune(rng):
         data = {"form": form, "rows": rng.randint(2, 10), "shortest": 1, "longest": rng.randint(1, 5), "seed": rng.randrange(1000)}
         math["seq-len"] = rng.choice((24, 64))
     math.update(draw_tuning(rng, model, form, math["steps"]))
-    if maybe(rng, 0.25):
+    if maybe(rng, 0.4):
         math["eval-every"] = rng.randint(1, 3)
     if form != "pairs" and maybe(rng, 0.2):
         other["weights"] = rng.choice(([0.7, 0.3], [1, 5]))
     batch = math["batch-size"]
     if math["steps"] > 1 and maybe(rng, 0.35):
         other.update({"at": rng.randint(1, math["steps"] - 1), "first": draw_layout(rng, model, batch)})
-        for name in ("save-every", "async-save", "keep-last"):
-            other["first"].pop(name, None)
+        other["first"] = {name: value for name, value in other["first"].items() if name not in SAVING}
         math.pop("warmup", None)
     return {"model": model, "data": data, "math": math, "layout": draw_layout(rng, model, batch), "other": other}
+
+
+def experts(rng):
+    """Experts that data-parallel ranks share out. A token has some of them, so that each rank gets another number of tokens."""
+    case = tune(rng) if maybe(rng, 0.4) else train(rng)
+    model, math = case["model"], case["math"]
+    for name in ("source", "head", "tied", "kv_heads", "tokenizer", "dropout"):
+        model.pop(name, None)
+    model.update({"family": rng.choice(("mixtral", "qwen3_moe")), "experts": rng.choice((2, 3, 4, 6)), "balances": maybe(rng, 0.5)})
+    if case["data"].get("form", "ids") != "ids":
+        model["tokenizer"] = "bytes"
+        if case["data"]["form"] == "csv":
+            case["data"]["form"] = "text rows"
+    if math["dtype"] in ("fp32", "fp64"):  # in others, rounding may decide which experts a token has
+        model["experts_per_token"] = rng.randint(1, model["experts"])
+    if "param-group" in math and not math["param-group"].startswith("model.layers"):
+        del math["param-group"]
+    dp = rng.choice((2, 2, 3, 4))
+    math["batch-size"] = max(dp, math["batch-size"])
+    layout = {**draw_layout(rng, model, math["batch-size"]), "dp": dp}
+    layout["tp"] = min(layout.get("tp", 1), MAX_RANKS // dp)
+    layout["pp"] = min(layout.get("pp", 1), MAX_RANKS // dp // layout["tp"])
+    if layout["pp"] == 1:
+        layout.pop("virtual-pipeline", None)
+        layout.pop("schedule-pp", None)
+    if layout["tp"] == 1:
+        layout.pop("sequence-parallel", None)
+    layout["ep"] = rng.choice([n for n in range(2, dp + 1) if dp % n == 0])
+    if maybe(rng, 0.6):
+        layout["recompute"] = rng.choice(("full", "selective"))
+    if model["balances"]:
+        layout["micro-batch-size"] = rng.randint(1, -(-math["batch-size"] // dp))
+    case["layout"] = {name: value for name, value in layout.items() if value != 1 or name not in ("tp", "pp", "virtual-pipeline")}
+    if "first" in case["other"]:
+        first = {**case["layout"], "recompute": "none"} if model["balances"] else draw_layout(rng, model, math["batch-size"])
+        case["other"]["first"] = {name: value for name, value in first.items() if name not in SAVING}
+    case["other"].pop("plan", None)
+    return {**case, "model": pruned(model, models.DEFAULTS)}
 
 
 def launch(rng):
@@ -314,12 +205,6 @@ def launch(rng):
     if not set(case["layout"]) & {"tp", "dp", "pp"}:
         case["layout"]["tp"] = 2
     return case
-
-
-def draw_prompts(rng, model):
-    vocab = models.full(model)["vocab"]
-    shortest = 2 if model.get("rope") == "longrope" else 1  # the frequencies change after one id
-    return [[rng.randrange(vocab) for _ in range(rng.randint(shortest, 9))] for _ in range(rng.choice((1, 1, 2, 3, 5)))]
 
 
 def forbid_all_beams(rng, model, math):
@@ -338,7 +223,7 @@ def forbid_all_beams(rng, model, math):
 def generate(rng):
     model = draw_model(rng, ("llama", "gpt2"))
     model.pop("source", None)
-    math = {"max-new-tokens": rng.randint(1, 20), "dtype": rng.choice(("fp32", "fp32", "fp64"))}
+    math = {"max-new-tokens": rng.randint(1, 20), "dtype": rng.choice(("fp32", "fp32", "fp32", "fp64", "fp64", "int8", "bf16"))}
     options = {"repetition-penalty": (0.7, 1.3, 2.0), "no-repeat-ngram-size": (1, 2, 3), "eos-id": (0, 1, 5),
                "length-penalty": (0.5, -1.0, 2.0)}
     for name, values in options.items():
@@ -353,7 +238,7 @@ def generate(rng):
     if maybe(rng, 0.35):
         math["do-sample"] = True
         math["seed"] = rng.randrange(100)
-        for name, values in {"temperature": (0.5, 1.7), "top-k": (0, 3, 10), "top-p": (0.3, 0.9),
+        for name, values in {"temperature": (0.5, 1.7, 0), "top-k": (0, 3, 10), "top-p": (0.3, 0.9),
                              "num-return-sequences": (1, 2)}.items():
             if maybe(rng, 0.4):
                 math[name] = rng.choice(values)
@@ -361,10 +246,20 @@ def generate(rng):
     layout = {"tp": rng.choice([n for n in (1, 2, 3, 4) if n <= heads]), **draw_machine(rng)}
     forbids = maybe(rng, 0.06)
     other = {"prompts": forbid_all_beams(rng, model, math) if forbids else draw_prompts(rng, model)}
-    if "do-sample" not in math and len(other["prompts"]) > 1 and maybe(rng, 0.4):
+    if maybe(rng, 0.5):
+        layout["batch-size"] = rng.randint(1, 8)
+    if "do-sample" not in math and len(other["prompts"]) > 1 and maybe(rng, 0.25):
         other["apart"] = True
     if maybe(rng, 0.1) and layout["tp"] > 1:
         other["processes"] = True
+    if maybe(rng, 0.15):
+        other["prompt_file"] = True
+    if not forbids and maybe(rng, 0.1):
+        model["tokenizer"] = "bytes"
+        math["stop"] = [chr(code) for code in rng.sample(range(33, 127), 20)]
+    elif not forbids and models.full(model)["family"] not in models.WITH_EXPERTS and maybe(rng, 0.1):
+        other["adapter"] = draw_saved_adapter(rng, model)
+    other |= draw_config(rng)
     return {"model": model, "data": {}, "math": math, "layout": layout, "other": other}
 
 
@@ -378,6 +273,21 @@ def evaluate(rng):
     heads = models.full(model)["heads"]
     layout = {"tp": rng.choice([n for n in (1, 2, 3, 4) if n <= heads]), "batch-size": rng.randint(1, 9), **draw_machine(rng)}
     other = {"processes": True} if maybe(rng, 0.1) and layout["tp"] > 1 else {}
+    family = models.full(model)["family"]
+    if family != "bert" and maybe(rng, 0.3):
+        model["tokenizer"] = "bytes"
+        data = {"form": "pairs", "rows": rng.randint(1, 10), "shortest": 1,
+                "longest": rng.randint(1, 5), "seed": rng.randrange(1000)}
+        math["seq-len"] = rng.choice((24, 48, 64))
+    if family not in models.WITH_EXPERTS and family != "bert" and maybe(rng, 0.15) and math["dtype"] in ("fp32", "fp64"):
+        other["adapter"] = draw_saved_adapter(rng, model)
+    if data.get("form") == "pairs":
+        math["task"] = "dpo"
+        if maybe(rng, 0.6):
+            math["dpo-beta"] = rng.choice((0.01, 0.5, 3))
+        # Without it, an adapter is compared with its base model.
+        other["reference"] = "adapter" not in other or maybe(rng, 0.5)
+    other |= draw_config(rng)
     return {"model": model, "data": data, "math": math, "layout": layout, "other": other}
 
 
@@ -395,7 +305,8 @@ def predict(rng):
     heads = models.full(model)["heads"]
     layout = {"tp": rng.choice([n for n in (1, 2, 3, 4) if n <= heads]), "batch-size": rng.randint(1, 5), **draw_machine(rng)}
     math = {"dtype": rng.choice(("fp32", "fp32", "fp64", "bf16")), "seq-len": 32, "top-k": rng.choice((1, 5, 30))}
-    return {"model": pruned(model, models.DEFAULTS), "data": {}, "math": math, "layout": layout, "other": {"texts": texts}}
+    return {"model": pruned(model, models.DEFAULTS), "data": {}, "math": math, "layout": layout,
+            "other": {"texts": texts, **({"text_file": True} if maybe(rng, 0.2) else {})}}
 
 
 def convert(rng):
@@ -416,7 +327,12 @@ def convert(rng):
     if maybe(rng, 0.3) and models.full(model)["file_dtype"] != "fp64":
         chain[-1]["dtype"] = "fp64"
         chain.append({"format": "safetensors", "dtype": m["file_dtype"]})
-    return {"model": model, "data": {"rows": 3, "shortest": 6, "longest": 6}, "math": {}, "layout": {}, "other": {"chain": chain}}
+    other = {"chain": chain}
+    if m["family"] not in ("bert", *models.WITH_EXPERTS) and maybe(rng, 0.2):
+        other["adapter"] = draw_saved_adapter(rng, model)
+        chain[:] = chain[:1]
+        chain[0].pop("dtype", None)
+    return {"model": model, "data": {"rows": 3, "shortest": 6, "longest": 6}, "math": {}, "layout": {}, "other": other}
 
 
 def int4(rng):
@@ -465,14 +381,15 @@ def gguf(rng):
             model["kv_heads"] = rng.choice((1, 2))
         case["layout"]["tp"] = rng.choice((1, 2))
     case["other"].update({"dtype": dtype} if dtype else {})
-    case["other"].pop("apart", None)
+    for name in ("apart", "adapter"):
+        case["other"].pop(name, None)
+    case["math"]["dtype"] = rng.choice(("fp32", "fp32", "fp64"))
     return {**case, "model": pruned(model, models.DEFAULTS)}
 
 
 def verify(rng):
     model = draw_model(rng, ("llama", "llama", "gpt2", "bert"))
     model.pop("source", None)
-    model["gain"] = 0.5  # with large weights, gradients overflow fp16, and amplify rounding beyond verify's own bounds
     if model.get("family") == "bert":
         model["head"] = rng.choice(("mlm", "classify"))
     m = models.full(model)
@@ -481,6 +398,9 @@ def verify(rng):
         layout["sequence-parallel"] = True
     math = {"dtype": rng.choice(("fp32", "fp32", "bf16", "fp16", "fp64")), "seed": rng.randrange(100)}
     other = {"processes": True} if maybe(rng, 0.1) and layout["tp"] * layout["dp"] > 1 else {}
+    if maybe(rng, 0.06):
+        return {"model": model, "data": {}, "math": {**math, "fuzz": rng.choice((1, 2))}, "layout": {"tp": layout["tp"]}, "other": {}}
+    other |= draw_config(rng) | draw_plan(rng, layout, model)
     return {"model": model, "data": {}, "math": math, "layout": layout, "other": other}
 
 
@@ -493,8 +413,7 @@ def restart(rng):
         other["first"]["async-save"] = True
     if maybe(rng, 0.4) and set(other["first"]) & {"tp", "dp", "pp"}:
         other["rank"] = rng.randrange(MAX_RANKS)
-        for name in ("save-every", "async-save", "keep-last"):
-            case["layout"].pop(name, None)
+        case["layout"] = {name: value for name, value in case["layout"].items() if name not in SAVING}
     return case
 
 
@@ -515,12 +434,32 @@ def names(rng):
     return {"model": pruned(model, models.DEFAULTS), "data": data, "math": math, "layout": layout, "other": other}
 
 
+def plan(rng):
+    """A layout, often one that does not fit, and the forecast of it in one of its forms."""
+    case = rng.choice((tune, experts, train, train))(rng)
+    model = case["model"]
+    model.pop("tokenizer", None)
+    math = {name: value for name, value in case["math"].items() if name in forecasts.OF_PLAN or name == "steps"}
+    math["optimizer"] = rng.choice(("adamw", "adam", "sgd", "muon"))
+    if "lora" not in math:
+        model["source"] = "config"
+    layout = {name: value for name, value in case["layout"].items() if name in forecasts.OF_PLAN}
+    data = {"rows": 6, "shortest": 5, "longest": math["seq-len"], "seed": 1}
+    form = rng.choice(("layout", "layout", "layout", "ranks", "dry-run", "cluster"))
+    return {"model": pruned(model, models.DEFAULTS), "data": data, "math": math, "layout": layout,
+            "other": {"form": form, "ranks": rng.choice((1, 2, 3, 4, 6, 8))}}
+
+
+def lesson(rng):
+    return {"model": {}, "data": {}, "math": {}, "layout": {}, "other": {"name": rng.choice(("tp", "sp", "pp", "zero", "fsdp"))}}
+
+
 # Maps a kind to (its draw function, its share of all cases).
-KINDS = {"train": (train, 36), "preset": (preset, 3), "big": (big, 2), "text": (masked_text, 8), "resume": (resume, 7),
-         "tune": (tune, 20),
+KINDS = {"train": (any_train, 34), "preset": (preset, 3), "big": (big, 2), "text": (masked_text, 8), "resume": (resume, 7),
+         "tune": (tune, 20), "experts": (experts, 8),
          "launch": (launch, 3), "generate": (generate, 16), "eval": (evaluate, 8), "predict": (predict, 4),
          "convert": (convert, 5), "int4": (int4, 5), "gguf": (gguf, 5), "verify": (verify, 4), "restart": (restart, 4),
-         "names": (names, 4), "extreme": (extreme.draw, 6)}
+         "names": (names, 4), "plan": (plan, 5), "lesson": (lesson, 0.5), "extreme": (extreme.draw, 6)}
 
 
 def draw(seed, index, kind=None):

@@ -68,6 +68,33 @@ def row_of_chat(rng, data):
     return {"messages": turns}
 
 
+END_ID = 256  # of the byte tokenizer
+
+
+def write_rows_of_documents(path, source, form, seq_len):
+    """Writes the rows of ids whose losses are those of the documents of a file under --packing: a document's bytes and its end
+    token, of which each part of `seq_len` tokens begins with the last token of the part before."""
+    with open(source, encoding="ascii") as file:
+        documents = [file.read()] if form == "text" else [json.loads(line)["text"] for line in file]
+    with open(path, "w", encoding="ascii") as out:
+        for text in documents:
+            ids = [*text.encode(), END_ID]
+            for start in range(0, max(len(ids) - 1, 1), seq_len - 1):
+                out.write(json.dumps({"input_ids": ids[start:start + seq_len]}) + "\n")
+
+
+def ids_of_pairs(path, seq_len):
+    """(ids, place of the answer's first token) of both sequences of each pair that differ, as --task dpo reads them."""
+    pairs = []
+    with open(path, encoding="ascii") as file:
+        for row in map(json.loads, file):
+            prompt = list(row["prompt"].encode())
+            both = [[*prompt, *row[name].encode(), END_ID][:seq_len] for name in ("chosen", "rejected")]
+            if both[0] != both[1]:
+                pairs.append([[ids, len(prompt)] for ids in both])
+    return pairs
+
+
 def write(folder, data, model, name="data"):
     """Writes the file and returns its path. `model` and `data` have every key."""
     os.makedirs(folder, exist_ok=True)

@@ -1,163 +1,29 @@
 """Runs and judges the cases of each kind."""
-import math
 import os
-import shutil
-import signal
 
 import transformers_oracle
 import confirm
 import data
 import extreme
+import forecasts
 import quantized
 import runs
 import tensor_file
 import tolerance
-from program import OVERFLOWED, Failure, Refused, check_end
+import training
+from program import Failure, Refused, check_end
 from runs import REFERENCE, Inputs, words_of
+from work import Work, either
 
 MAX_PEAK_BYTES = 3 << 30
 EXTREME_CPU_S, EXTREME_LIMIT_S = 25, 150
 
 
-class Work:
-    """A case, its files and the program."""
-
-    def __init__(self, case, program):
-        self.case, self.program = case, program
-        self.folder = program.folder
-        self.inputs = Inputs(case, self.folder)
-        self.dtype = case["math"].get("dtype", "fp32")
-
-    def path(self, name):
-        return os.path.join(self.folder, name)
-
-    def train(self, out, flags, processes=None):
-        words = runs.train_words(self.inputs, self.path(out), flags)
-        if processes:
-            words = runs.launched(words, self.program.path, processes)
-        self.program.answer(*words)
-        return self.path(out)
-
-    def reference(self, out="reference", model=None):
-        self.program.answer(*runs.train_words(self.inputs, self.path(out), REFERENCE, model))
-        return self.path(out)
-
-    def initial(self):
-        """A checkpoint of the weights that the program starts with: one step that changes nothing."""
-        if not os.path.exists(self.path("initial")):
-            flags = {**self.case["math"], "steps": 1, "lr": 0, "weight-decay": 0}
-            flags["dtype"] = "fp64" if self.dtype == "fp64" else "fp32"
-            case = {**self.case, "math": {k: v for k, v in flags.items() if k not in ("min-lr", "warmup-steps")}}
-            self.program.answer(*runs.train_words(Inputs(case, self.folder), self.path("initial"), REFERENCE))
-        return runs.checkpoint_of(self.path("initial"))
-
-
-def either(first, second):
-    """Results of both. If the first refuses, the second must refuse too: no layout can do more than one rank."""
-    try:
-        a = first()
-    except (Refused, Failure) as refusal:
-        if str(refusal) == OVERFLOWED:
-            raise  # near the limit rounding decides which side overflows
-        if isinstance(refusal, Failure) and refusal.what != "exit 9":
-            raise
-        try:
-            second()
-        except Refused:
-            raise Refused(str(refusal)) from None
-        except Failure as failure:
-            if isinstance(refusal, Failure) and failure.what == refusal.what:
-                raise Refused(f"both end with {failure.what}") from None
-            raise
-        raise Failure("refusal", f"only one rank refuses: {refusal}") from None
-    return a, second()
-
-
-def train(work):
-    case = work.case
-    processes = case["layout"] if case["other"].get("processes") else None
-    wanted, got = either(work.reference, lambda: work.train("parallel", words_of(case["layout"]), processes))
-    compare_runs(work, got, wanted, case["layout"])
-
-
-def compare_runs(work, got, wanted, layout):
-    """Compares the metrics of each step, and the moments and weights after the last step."""
-    reference, parallel = runs.metrics_of(wanted), runs.metrics_of(got)
-    parted = runs.first_skipped_alone(parallel, reference) if work.dtype == "fp16" else None
-    if parted is not None:
-        parallel, reference = parallel[:parted], reference[:parted]
-    bounds = runs.bounds_of(work.inputs, work.dtype, layout)
-    options = runs.options_of(work.case, reference)
-    problems = list(runs.metric_differences(parallel, reference, bounds))
-    tensors = None
-    if not problems and parted is None:
-        tensors = list(runs.tensor_differences(runs.tensors_of(got), runs.tensors_of(wanted), bounds, options))
-    if problems or tensors:
-        confirm.judged(lambda numbers: judge_run(work, (got, wanted), problems, tensors, numbers))
-
-
-def judge_run(work, folders, problems, tensors, numbers):
-    """Raises Failure unless rounding, amplified as measured, explains all differences."""
-    got, wanted = folders
-    runs_nudged = confirm.nudged(work, tolerance.UNIT[work.dtype], numbers,
-                                 lambda path, n: work.reference(f"nudged-{n}", path))
-    length = work.inputs.sum_length()
-    for name, step, a, b in problems:
-        responses = [value_at(folder, name, step, b) for folder in runs_nudged]
-        off = abs(a - b) if None not in (a, b) else math.inf
-        if not confirm.is_explained(off, responses, work.dtype, length):
-            raise Failure(name, f"step {step}: {name} {a}, {b} on one rank (nudged weights change it by {responses})")
-    if not tensors:
-        return
-    reference = runs.tensors_of(wanted)
-    nudged_tensors = [runs.tensors_of(folder) for folder in runs_nudged]
-    for name, off, bound in tensors:
-        responses = [tolerance.distance(other[name], reference[name]) for other in nudged_tensors]
-        if not confirm.is_explained(off, responses, work.dtype, length):
-            kind = name.split(".")[1] if name.startswith("optimizer.") else "weights"
-            raise Failure(kind, f"{name} differs by {off:.3g} (bound {bound:.3g}; nudged weights change it by {responses})")
-
-
-def value_at(folder, name, step, value):
-    """The difference of a metric between a nudged run and the reference."""
-    row = runs.metrics_of(folder)[step - 1]
-    return abs(row[name] - value) if row.get(name) is not None and value is not None else math.nan
-
-
-def resume(work):
-    """Saves at step `at` on one layout and resumes on another."""
-    case = work.case
-    other = case["other"]
-
-    def both():
-        out = work.train("parallel", words_of(other["first"]) + ["--save-every", str(other["at"])])
-        with open(os.path.join(out, "latest"), "w", encoding="ascii") as file:
-            file.write(f"step_{other['at']:08d}\n")
-        shutil.move(os.path.join(out, "metrics.jsonl"), os.path.join(out, "first.jsonl"))
-        shutil.copy(os.path.join(out, "first.jsonl"), os.path.join(out, "metrics.jsonl"))
-        return work.train("parallel", words_of(case["layout"]) + ["--resume"])
-
-    wanted, got = either(work.reference, both)
-    compare_runs(work, got, wanted, {**case["layout"], "micro-batch-size": 1})
-
-
-def tune(work):
-    resume(work) if "at" in work.case["other"] else train(work)
-
-
-def launch(work):
-    """Threads and processes must be bit-identical."""
-    case = work.case
-    flags = words_of(case["layout"])
-    threads, processes = either(lambda: work.train("threads", flags),
-                                lambda: work.train("processes", flags, case["layout"]))
-    for a, b in zip(runs.metrics_of(threads), runs.metrics_of(processes), strict=True):
-        for name in ("loss", "grad_norm", "eval_loss"):
-            if a.get(name) != b.get(name):
-                raise Failure(name, f"step {a['step']}: {name} {a.get(name)} with threads, {b.get(name)} with processes")
-    ended = work.program.answer("diff", threads, processes, codes=(0, 1))
-    if ended.code:
-        raise Failure("weights", f"threads and processes differ: {ended.out[:300]}")
+def parts_of(work, model=None):
+    """The model of the parallel side: a folder, or a base model and its adapter."""
+    if not work.inputs.adapter_path:
+        return ["--model", model or work.inputs.model_path]
+    return ["--model", work.inputs.base_path, "--adapter", work.inputs.adapter_path]
 
 
 def generate(work, parallel_model=None):
@@ -166,18 +32,23 @@ def generate(work, parallel_model=None):
     prompts = case["other"]["prompts"]
     flags = words_of(case["math"])
 
-    def words(asked, more, model=None):
-        out = ["generate", "--model", model or work.inputs.model_path, "--json"]
+    def words(asked, more):
+        out = []
         for prompt in asked:
             out += ["--prompt-ids", ",".join(map(str, prompt))]
-        return out + flags + more
+        return ["generate", "--json", *out, *flags, *more, *work.inputs.tokenizer_words()]
 
     def one_rank(model=None):
+        # One prompt after the other, so that none is padded; apart, each in a run of its own.
         groups = [[p] for p in prompts] if case["other"].get("apart") else [prompts]
-        return [row for group in groups for row in work.program.json(*words(group, REFERENCE, model))]
+        more = ["--model", model or work.inputs.model_path, "--batch-size", "1", *REFERENCE]
+        return [row for group in groups for row in work.program.json(*words(group, more))]
 
     def parallel():
-        more = words(prompts, words_of(case["layout"]), parallel_model)
+        asked, more = prompts, parts_of(work, parallel_model) + work.layout_words()
+        if case["other"].get("prompt_file"):
+            asked, more = [], [*more, "--prompt-file", work.write_lines("prompts.jsonl", [{"input_ids": p} for p in prompts])]
+        more = words(asked, more)
         if case["other"].get("processes"):
             more = runs.launched(more, work.program.path, case["layout"])
         return work.program.json(*more)
@@ -273,9 +144,13 @@ def sequences_difference(work, got, wanted, whose="on one rank"):
 
 
 def eval_words(work, more, model=None, plain=False, leave_out=""):
+    """`model`: the value of --model, or a list of arguments that name the model."""
     flags = [f"--{name}={value}" for name, value in work.case["math"].items()
-             if name in ("dtype", "seq-len") and name != leave_out]
-    return ["eval", "--model", model or work.inputs.model_path, "--data", work.inputs.data_path, "--json", *flags,
+             if name in ("dtype", "seq-len", "task", "dpo-beta") and name != leave_out]
+    named = model if isinstance(model, list) else ["--model", model or work.inputs.model_path]
+    if work.case["math"].get("task") == "dpo" and (work.case["other"].get("reference") or not isinstance(model, list)):
+        flags += ["--reference", work.inputs.reference_path]
+    return ["eval", *named, "--data", work.inputs.data_path, "--json", *flags,
             *work.inputs.tokenizer_words(), *more, *(REFERENCE if plain else [])]
 
 
@@ -286,13 +161,17 @@ def evaluate(work):
         return work.program.json(*eval_words(work, ["--batch-size", "1"], model, plain=True))[0]
 
     def parallel():
-        more = eval_words(work, words_of(case["layout"]))
+        more = eval_words(work, work.layout_words(), parts_of(work))
         if case["other"].get("processes"):
             more = runs.launched(more, work.program.path, case["layout"])
         return work.program.json(*more)[0]
 
     wanted, got = either(one_rank, parallel)
     compare_loss(work, got, wanted, one_rank)
+    if case["math"].get("task") == "dpo":
+        beta = float(case["math"].get("dpo-beta", 0.1))
+        compare_loss(work, *({"loss": side["reward_margin"] / beta} for side in (got, wanted)),
+                     lambda model: {"loss": one_rank(model)["reward_margin"] / beta}, "on one rank (reward margin / beta)")
     if transformers_oracle.can_compare(work.inputs.model, work.dtype):
         loss = transformers_oracle.loss(work.inputs, work.dtype)
         if loss is not None:
@@ -323,8 +202,14 @@ def predict(work):
     def one_rank(model=None):
         return work.program.json(*shared[0], model or work.inputs.model_path, *shared[1], "--batch-size", 1, *REFERENCE)
 
-    wanted, got = either(one_rank, lambda: work.program.json(*shared[0], work.inputs.model_path, *shared[1],
-                                                             *words_of(case["layout"])))
+    def parallel():
+        asked = texts
+        if case["other"].get("text_file"):
+            asked = ["--text-file", work.write_lines("texts.jsonl", [{"text": text} for text in case["other"]["texts"]])]
+        return work.program.json(*shared[0], work.inputs.model_path, *asked, "--json", *words_of(case["math"]),
+                                 *work.layout_words())
+
+    wanted, got = either(one_rank, parallel)
     bounds = runs.bounds_of(work.inputs, work.dtype, case["layout"])
     off = probability_distance(got, wanted)
 
@@ -369,15 +254,20 @@ def unrefused(work, *words):
 
 def convert(work):
     """A chain of conversions must return the same tensors, and a converted model must compute the same loss."""
-    source = work.inputs.model_path
+    source = work.inputs.base_path
     for number, step in enumerate(work.case["other"]["chain"], 1):
         target = work.path(f"form-{number}")
-        words = "convert", "--from", source, "--to", target, *words_of(step)
+        words = ["convert", "--from", source, "--to", target, *words_of(step)]
+        if number == 1 and work.inputs.adapter_path:
+            words += ["--adapter", work.inputs.adapter_path]
         # The program must read its own files.
         work.program.answer(*words) if number == 1 else unrefused(work, *words)
         source = target
     last = work.path("last")
     unrefused(work, "convert", "--from", source, "--to", last)
+    if work.inputs.adapter_path:
+        return check_merged(*(tensor_file.read(os.path.join(folder, "model.safetensors"))
+                              for folder in (last, work.inputs.model_path, work.inputs.base_path)))
     ended = work.program.answer("diff", work.inputs.model_path, last, codes=(0, 1))
     if ended.code:
         raise Failure("tensors", f"the tensors differ from the original: {ended.out[:300]}")
@@ -387,6 +277,17 @@ def convert(work):
               for model in (work.inputs.model_path, work.path("form-1"))]
     if losses[0] != losses[1] and "dtype" not in work.case["other"]["chain"][0]:
         raise Failure("loss", f"loss {losses[1]} after convert, {losses[0]} before")
+
+
+def check_merged(got, wanted, base):
+    """The merged weights are those of adapters.py, within the rounding of sums of up to 8 terms in fp32."""
+    for name, (shape, values) in wanted.items():
+        other = got.get(name, (None, []))[1]
+        terms = [abs(x) + abs(x - b) for x, b in zip(values, base[name][1])]
+        largest = max(terms)  # a norm of a row, which multiplies its elements, has the error of its largest ones
+        off = max((abs(x - y) for x, y in zip(other, values)), default=0)
+        if list(got.get(name, ([], None))[0]) != list(shape) or not off <= 32 * tolerance.UNIT["fp32"] * largest:
+            raise Failure("tensors", f"the merged {name} is off by {off:.3g}")
 
 
 def int4(work):
@@ -422,56 +323,10 @@ def gguf(work):
 
 def verify(work):
     """Random models must match themselves on one rank in fp64, by the program's own bounds."""
-    words = ["verify", "--model", work.inputs.model_path, *words_of(work.case["math"]), *words_of(work.case["layout"])]
+    words = ["verify", "--model", work.inputs.model_path, *words_of(work.case["math"]), *work.layout_words()]
     if work.case["other"].get("processes"):
         words = runs.launched(words, work.program.path, work.case["layout"])
     work.program.answer(*words)
-
-
-def restart(work):
-    """A run that is killed after some steps and resumes, on another layout or as `cleave launch` restarts it."""
-    case, other = work.case, work.case["other"]
-
-    def both():
-        out = work.path("parallel")
-        first = [*words_of(other["first"]), "--save-every", str(other["save-every"])]
-        words = runs.train_words(work.inputs, out, first)
-        killer = Killer(out, other["at"], other.get("rank"))
-        if "rank" in other:
-            words = ["launch", "--max-restarts", "3", *runs.launched(words, work.program.path, other["first"])[1:]]
-        ended = work.program.run(*words, watch=killer)
-        if "rank" in other or not killer.has_killed:
-            check_end(ended)
-            return out
-        return work.train("parallel", words_of(case["layout"]) + ["--resume"])
-
-    wanted, got = either(work.reference, both)
-    layout = other["first"] if "rank" in other else case["layout"]
-    compare_runs(work, got, wanted, {**layout, "micro-batch-size": 1})
-
-
-class Killer:
-    """Kills a program, or one of the ranks that it launched, when its run has made `at` steps."""
-
-    def __init__(self, out, at, rank):
-        self.metrics, self.at, self.rank, self.has_killed = os.path.join(out, "metrics.jsonl"), at, rank, False
-
-    def __call__(self, process):
-        """Called until the process has ended."""
-        if self.has_killed or not os.path.exists(self.metrics):
-            return
-        with open(self.metrics, "rb") as file:
-            if file.read().count(b"\n") < self.at:
-                return
-        if self.rank is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            self.has_killed = True
-            return
-        with open(f"/proc/{process.pid}/task/{process.pid}/children", encoding="ascii") as file:
-            ranks = [int(word) for word in file.read().split()]
-        if ranks:
-            os.kill(ranks[self.rank % len(ranks)], signal.SIGKILL)
-            self.has_killed = True
 
 
 def names(work):
@@ -483,7 +338,7 @@ def names(work):
         wanted = work.reference()
         work.inputs = renamed
         got = work.train("parallel", words_of(work.case["layout"]))
-        compare_runs(work, got, wanted, work.case["layout"])
+        training.compare_runs(work, got, wanted, work.case["layout"])
         return
     wanted, got = either(lambda: work.program.json(*eval_words(work, [], usual.model_path, plain=True))[0],
                          lambda: work.program.json(*eval_words(work, words_of(work.case["layout"])))[0])
@@ -517,9 +372,11 @@ def extreme_flags(work):
     check_end(ended)
 
 
-RUN = {"train": train, "preset": train, "big": train, "text": train, "resume": resume, "tune": tune, "launch": launch,
-       "generate": generate, "eval": evaluate, "predict": predict, "convert": convert, "int4": int4,
-       "gguf": gguf, "verify": verify, "restart": restart, "names": names, "extreme": extreme_flags}
+RUN = {"train": training.train, "preset": training.train, "big": training.train, "text": training.train,
+       "experts": training.tune, "resume": training.resume, "tune": training.tune, "launch": training.launch,
+       "generate": generate, "eval": evaluate, "predict": predict, "convert": convert, "int4": int4, "gguf": gguf,
+       "verify": verify, "restart": training.restart, "names": names, "plan": forecasts.plan, "lesson": forecasts.lesson,
+       "extreme": extreme_flags}
 
 
 def run(case, program):

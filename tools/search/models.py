@@ -19,7 +19,9 @@ DEFAULTS = {
     "head": "mlm",        # for bert: mlm | classify | pretraining | trunk
     "classes": 2, "dropout": 0.0, "file_dtype": "fp32", "gain": 1.0, "seed": 0,
     "scale_by_layer": False, "unscaled": False, "pad_id": -1, "eos_id": -1, "token_types": 2, "tokenizer": "",
-    "experts": 2,         # of mixtral and qwen3_moe. A token has all of them: rounding must not decide which
+    "experts": 2,         # of mixtral and qwen3_moe
+    "experts_per_token": 0,  # 0: all of them, so that rounding does not decide which
+    "balances": False,    # whether the loss contains the auxiliary loss of experts
     "names": "",          # "" | old | extra: alternative tensor names in real files
     # Relative changes with random sign, and a file dtype that can represent them; see confirm.py.
     "nudge": 0, "nudge_size": 0.0, "nudge_dtype": "",
@@ -29,6 +31,12 @@ DECODERS = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mi
             "olmo2": "Olmo2", "phi3": "Phi3", "mixtral": "Mixtral", "qwen3_moe": "Qwen3Moe",
             "gemma2": "Gemma2", "gemma3_text": "Gemma3"}
 GEMMA = ("gemma2", "gemma3_text")
+WITH_EXPERTS = ("mixtral", "qwen3_moe")
+# Layers of an MLP, by family, that a plan can shard.
+WITH_PLANS = {"gpt2": ("transformer.h.*.mlp.c_fc", "transformer.h.*.mlp.c_proj"),
+              "bert": ("bert.encoder.layer.*.intermediate.dense", "bert.encoder.layer.*.output.dense")}
+WITH_PLANS |= {family: ("model.layers.*.mlp.{gate_proj,up_proj}", "model.layers.*.mlp.down_proj")
+               for family in ("llama", "qwen2", "qwen3", "mistral", "smollm3", "olmo2", "gemma2", "gemma3_text")}
 WORDS = ("the", "of", "a", "cat", "dog", "runs", "film", "fine", "dull", "un", "##able", "##s", "##ing", ".", ",", "b", "c",
          "d", "e", "##a", "##b", "##c", "##d", "##e", "x", "y", "z", "##x", "##y", "##z")
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -72,10 +80,12 @@ def own_settings(m):
                 "no_rope_layers": [(i + m["seed"]) % 2 for i in range(m["layers"])]}
     if family == "qwen3_moe":
         return {"use_sliding_window": bool(window), "sliding_window": window, "moe_intermediate_size": m["inter"],
-                "num_experts": m["experts"], "num_experts_per_tok": m["experts"], "norm_topk_prob": m["seed"] % 2 == 0,
+                "num_experts": m["experts"], "num_experts_per_tok": m["experts_per_token"] or m["experts"],
+                "norm_topk_prob": m["seed"] % 2 == 0,
                 "mlp_only_layers": [0] if m["layers"] > 1 else []}
     if family == "mixtral":
-        return {"sliding_window": window, "num_local_experts": m["experts"], "num_experts_per_tok": m["experts"]}
+        return {"sliding_window": window, "num_local_experts": m["experts"],
+                "num_experts_per_tok": m["experts_per_token"] or m["experts"]}
     if family in ("mistral", "phi3"):
         return {"sliding_window": window}
     if family in GEMMA:
@@ -104,6 +114,8 @@ def decoder_config(m):
               "num_key_value_heads": m["kv_heads"], "head_dim": m["head_dim"], "hidden_act": m["activation"] or "silu",
               "max_position_embeddings": m["positions"], "rms_norm_eps": 1e-5, "attention_bias": has_biases(m, "o"),
               "mlp_bias": has_biases(m, "mlp"), "tie_word_embeddings": m["tied"]} | own_settings(m)
+    if m["balances"] and m["family"] in WITH_EXPERTS:
+        config |= {"output_router_logits": True, "router_aux_loss_coef": 0.5}
     if m["family"] != "llama":  # transformers refuses the families' own defaults outside the vocabulary
         config |= {"attention_dropout": m["dropout"], "pad_token_id": None, "eos_token_id": None}
     if m["rope"] == "parameters":

@@ -3,6 +3,7 @@ import json
 import math
 import os
 
+import adapters
 import data
 import models
 import tensor_file
@@ -16,7 +17,8 @@ def words_of(flags):
     """Command-line arguments for the flags of a case."""
     words = []
     for name, value in flags.items():
-        words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+        for each in value if isinstance(value, list) else [value]:
+            words += [f"--{name}"] if each is True else [f"--{name}={each}"]
     return words
 
 
@@ -32,6 +34,11 @@ class Inputs:
         self.model = models.full(case["model"])
         self.data = data.full(case["data"])
         self.model_path = models.write(os.path.join(folder, "model"), case["model"])
+        self.base_path, self.adapter_path = self.model_path, None
+        if case["other"].get("adapter"):
+            # The model of the case is the merged one; the program gets its parts.
+            self.adapter_path, self.model_path = adapters.write(os.path.join(folder, "adapter"), case["other"]["adapter"],
+                                                                self.base_path, self.model["family"] == "gpt2")
         self._data_path = self._eval_path = None
 
     @property
@@ -62,10 +69,22 @@ class Inputs:
         the case has only a config or a preset.
         """
         path, size = os.path.join(self.folder, f"model-{number}"), max(size, 2.0**-52)
+        if self.adapter_path:
+            return models.write_nudged(path, self.model_path, number, size, "fp64" if dtype == "fp64" else "fp32")
         if self.model["source"] != "folder":
             return models.write_nudged(path, initial(), number, size, "fp64" if dtype == "fp64" else "fp32")
         finer = min(dtype, self.model["file_dtype"], key=tolerance.UNIT.get)
         return models.write(path, {**self.case["model"], "nudge": number, "nudge_size": size, "nudge_dtype": finer})
+
+    @property
+    def reference_path(self):
+        """The model with which `eval --task dpo` compares: one with other weights, or an adapter's base model."""
+        if not self.case["other"].get("reference"):
+            return self.base_path
+        path = os.path.join(self.folder, "reference-model")
+        if not os.path.exists(path):
+            models.write(path, {**self.case["model"], "seed": self.model["seed"] + 1})
+        return path
 
     def tokenizer_words(self):
         """Flags that make folders without a tokenizer read text as bytes."""
@@ -102,9 +121,17 @@ def checkpoint_of(out):
         return os.path.join(out, file.read().strip())
 
 
+def is_saved(out):
+    return os.path.exists(os.path.join(out, "latest"))
+
+
 def tensors_of(out):
-    """Weights and optimizer state (under `optimizer.`) of a run's newest checkpoint."""
-    folder = checkpoint_of(out)
+    """Weights and optimizer state of a run's newest checkpoint."""
+    return tensors_in(checkpoint_of(out))
+
+
+def tensors_in(folder):
+    """Weights and optimizer state (under `optimizer.`) of a checkpoint."""
     path = os.path.join(folder, "adapter_model.safetensors")
     if not os.path.exists(path):
         path = os.path.join(folder, "model.safetensors")
@@ -212,6 +239,6 @@ def options_of(case, reference_metrics):
     betas = tuple(float(b) for b in str(flags.get("adam-betas", "0.9,0.95")).split(","))
     clip = float(flags.get("clip", 1.0))
     largest = max(norms, default=0.0)
-    return {"steps": flags["steps"], "lr": float(flags.get("lr", 3e-4)), "betas": betas,
+    return {"steps": len(reference_metrics), "lr": float(flags.get("lr", 3e-4)), "betas": betas,
             "optimizer": flags.get("optimizer", "adamw"), "norm": min(largest, clip) if clip > 0 else largest,
             "decay": float(flags.get("weight-decay", 0.1))}

@@ -54,7 +54,11 @@ def loss(inputs, dtype):
     The output of a token that attends to no other token is undefined: in causal models a token after only masked ones,
     elsewhere a token of a fully masked sequence.
     """
-    rows, task = inputs.data, data.task_of(inputs.model)
+    rows, task, flags = inputs.data, data.task_of(inputs.model), inputs.case["math"]
+    if rows["form"] == "pairs":
+        pairs = data.ids_of_pairs(inputs.data_path, flags["seq-len"])
+        return ask({"model": inputs.model_path, "reference": inputs.reference_path, "dtype": dtype, "task": task, "pairs": pairs,
+                    "beta": float(flags.get("dpo-beta", 0.1))}) if pairs else None
     if rows["form"] != "ids" or rows["blank_rows"] or (rows["mask"] == "left" and task == "lm"):
         return None
     with open(inputs.data_path, encoding="ascii") as file:

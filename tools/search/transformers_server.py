@@ -1,7 +1,7 @@
 """Computes cases with transformers, in the Python of CLEAVE_PYTHON; each request and answer is a line of JSON.
 
-A request has `model` (a folder), `dtype` and either `rows` and `task` (the answer is a loss) or `prompts` and `flags` of
-`cleave generate` (the answer is a list of lists of ids).
+A request has `model` (a folder), `task`, `dtype` and either `rows` (the answer is a loss), `prompts` and `flags` of
+`cleave generate` (the answer is a list of lists of ids), or `pairs`, `reference` and `beta` (the answer is the loss of DPO).
 """
 import json
 import os
@@ -19,11 +19,11 @@ CLASSES = {"lm": transformers.AutoModelForCausalLM, "mlm": transformers.AutoMode
            "classify": transformers.AutoModelForSequenceClassification}
 
 
-def load(request):
+def load(request, name="model"):
     options = {"attn_implementation": "eager"}
-    if transformers.AutoConfig.from_pretrained(request["model"]).model_type in ("mixtral", "qwen3_moe"):
+    if transformers.AutoConfig.from_pretrained(request[name]).model_type in ("mixtral", "qwen3_moe"):
         options["experts_implementation"] = "eager"  # others need widths that are multiples of 16 bytes
-    model = CLASSES[request["task"]].from_pretrained(request["model"], **options)
+    model = CLASSES[request["task"]].from_pretrained(request[name], **options)
     return model.to(TYPES[request["dtype"]]).eval()
 
 
@@ -42,6 +42,26 @@ def loss(request):
         total += torch.nn.functional.cross_entropy(logits, labels, reduction="sum").item()
         count += int((labels != -100).sum())
     return total / count if count else None
+
+
+def log_prob(model, ids, begin):
+    """The log-probability of ids[begin:] after ids[:begin]."""
+    ids = torch.tensor([ids])
+    logs = model(ids).logits[0, :-1].double().log_softmax(-1).gather(1, ids[0, 1:, None])
+    return logs[begin - 1:].sum().item()
+
+
+def preference_loss(request):
+    """Mean over pairs of -log sigmoid(beta (difference under the model - difference under the reference))."""
+    both, total = (load(request), load(request, "reference")), 0.0
+    for chosen, rejected in request["pairs"]:
+        margin, reference = (log_prob(model, *chosen) - log_prob(model, *rejected) for model in both)
+        total -= torch.nn.functional.logsigmoid(torch.tensor(request["beta"] * (margin - reference)).double()).item()
+    return total / len(request["pairs"])
+
+
+def answer_to(request):
+    return preference_loss(request) if "pairs" in request else generated(request) if "prompts" in request else loss(request)
 
 
 def generated(request):
@@ -69,7 +89,7 @@ def main():
         request = json.loads(line)
         try:
             with torch.no_grad():
-                answer = {"answer": generated(request) if "prompts" in request else loss(request)}
+                answer = {"answer": answer_to(request)}
         except Exception as error:  # reported by the search, with the case
             answer = {"error": f"{type(error).__name__}: {error}"[:500]}
         print(json.dumps(answer), flush=True)

@@ -21,6 +21,7 @@ struct Int4Input {
   const float* scales = nullptr;     ///< [rows, groups]
   const int32_t* offsets = nullptr;  ///< [rows, groups], -8 times the sum of the values
   const float* totals = nullptr;     ///< [rows, groups], scale times the sum of the values
+  [[no_unique_address]] NotStored not_stored{};
 };
 
 /// out [rows, columns] = x weight^T + bias, where element (n, k) of the weight is (q - 8) scale, or
