@@ -13,6 +13,8 @@
 #include "cleave/comm/bootstrap/environment.h"
 #include "cleave/data/batch.h"
 #include "cleave/data/dataset_kinds.h"
+#include "cleave/data/documents.h"
+#include "cleave/data/packing.h"
 #include "cleave/generate/evaluate_pairs.h"
 #include "cleave/generate/runnable.h"
 #include "cleave/mesh/job.h"
@@ -49,6 +51,13 @@ void warn_of(const std::string& what_was_cut) {
   log_warning(what_was_cut);
 }
 
+/// Whether the files are text. Rows of ids have one loss, packed or not.
+bool are_documents(const std::vector<std::string>& files) {
+  return std::none_of(files.begin(), files.end(), [](const std::string& file) {
+    return file_kind(file) == FileKind::kJsonRows;
+  });
+}
+
 std::shared_ptr<const Dataset> data_of(const EvalInput& input) {
   const ModelFacts& facts = input.runnable.facts();
   const std::vector<std::string>& files = input.options.data;
@@ -69,7 +78,10 @@ std::shared_ptr<const Dataset> data_of(const EvalInput& input) {
     warn_of(counts.warning(seq_len));
     return pairs;
   }
-  if (data.task == Task::kClassify || !holds_chats(files)) return open_dataset(data);
+  if (data.task == Task::kClassify || !holds_chats(files)) {
+    if (!input.runnable.is_packing() || !are_documents(files)) return open_dataset(data);
+    return packed_samples(open_documents(data), {.seq_len = seq_len, .shuffle = false});
+  }
   ChatCounts counts;
   auto chats = chat_dataset(data, {.chat_template = chat_template_of(input)}, &counts);
   warn_of(counts.warning(seq_len));

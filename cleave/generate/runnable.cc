@@ -148,12 +148,22 @@ std::shared_ptr<const Tokenizer> Runnable::tokenizer(const std::string& wanted,
   return nullptr;
 }
 
-int64_t Runnable::seq_len(int64_t wanted, int64_t otherwise) const {
+std::optional<Json> Runnable::run_state() const {
   fs::path state = fs::path(folder_.adapter) / kStateName;
   if (folder_.adapter.empty() || !fs::exists(state)) state = fs::path(folder_.path) / kStateName;
-  if (wanted == 0 && fs::exists(state)) {
-    const Json json = Json::parse_file(state.string());
-    if (json.has("seq_len")) wanted = json.at("seq_len").as_int(1, facts_.max_positions);
+  if (!fs::exists(state)) return std::nullopt;
+  return Json::parse_file(state.string());
+}
+
+bool Runnable::is_packing() const {
+  const std::optional<Json> state = run_state();
+  return state && state->bool_or("packing", false);
+}
+
+int64_t Runnable::seq_len(int64_t wanted, int64_t otherwise) const {
+  const std::optional<Json> state = wanted == 0 ? run_state() : std::nullopt;
+  if (state && state->has("seq_len")) {
+    wanted = state->at("seq_len").as_int(1, facts_.max_positions);
   }
   if (wanted == 0) return std::min(otherwise, facts_.max_positions);
   CLEAVE_CHECK(wanted > 0 && wanted <= facts_.max_positions, Code::kShape, "--seq-len ", wanted,

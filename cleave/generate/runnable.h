@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -60,6 +61,8 @@ class Runnable {
   /// the folder does not say, `otherwise` or the model's positions, whichever is less. Throws
   /// Error(kShape) unless `wanted` is from 0 to the model's positions.
   [[nodiscard]] int64_t seq_len(int64_t wanted, int64_t otherwise) const;
+  /// Whether the checkpoint was trained with --packing, which keeps documents apart.
+  [[nodiscard]] bool is_packing() const;
   /// Ids that end a text: those of generation_config.json if the folder has one (may be none), else
   /// those of config.json. As in transformers.
   [[nodiscard]] const std::vector<int64_t>& eos_ids() const { return eos_ids_; }
@@ -83,6 +86,8 @@ class Runnable {
   Runnable(ModelFolder folder, const std::string& dtype, const std::string& device,
            const std::vector<std::string>& tasks);
   void add_model(ConfigFingerprint& fingerprint) const;
+  /// The state of the run that wrote the model or its adapter; nothing if no run did.
+  [[nodiscard]] std::optional<Json> run_state() const;
 
   ModelFolder folder_;
   ModelFacts facts_;
