@@ -178,7 +178,9 @@ TokenizedChat ChatReader::read(const Json& row, const std::string& place) {
 TokenizedChat ChatReader::tokenized(const Json& row, const std::string& kind) const {
   if (kind == "messages" || kind == "conversations") {
     CLEAVE_CHECK(options_.chat_template, Code::kUsage, "the model has no chat template, which \"",
-                 kind, "\" need; give --chat-template chatml, or a file with a template");
+                 kind,
+                 "\" need; give --chat-template chatml or a file to train or tokenize, or put "
+                 "chat_template.jinja into the model's folder");
     return rendered(messages_of(row, kind));
   }
   const bool is_prompt = kind == "prompt";

@@ -133,7 +133,8 @@ TokenizedPair PairReader::of_texts(const Json& row) const {
 TokenizedPair PairReader::of_messages(const Json& row) const {
   CLEAVE_CHECK(chat_template_, Code::kUsage,
                "the model has no chat template, which lists of messages need; give "
-               "--chat-template chatml, or a file with a template");
+               "--chat-template chatml or a file to train, or put chat_template.jinja into the "
+               "model's folder");
   for (const char* key : {"chosen", "rejected"}) {
     if (row.at(key).size() == 0) refuse_empty(key);
   }

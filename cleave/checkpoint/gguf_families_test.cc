@@ -1,6 +1,7 @@
 // GGUF files of the families with other norms, fused matrices and experts. Oracle: weights in
 // closed form, names written by hand, and the tables of the `gguf` package of llama.cpp's authors,
 // if Python has it.
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -74,8 +75,39 @@ std::string gemma2_config(const json& more = json::object()) {
   return config_of("gemma2", "Gemma2ForCausalLM", values);
 }
 
+/// Five layers, of which the fourth has no rotary positions.
+std::string smollm3_config(const json& more = json::object()) {
+  json values = {{"num_hidden_layers", 5}, {"no_rope_layer_interval", 4}};
+  values.update(more);
+  return config_of("smollm3", "SmolLM3ForCausalLM", values);
+}
+
+/// The rotary scaling `values`, of sequences of 16 in the original training.
+std::string scaled_config(const std::string& model_type, const std::string& class_name,
+                          json values) {
+  const bool is_phi3 = model_type == "phi3";
+  json more = json::object();
+  (is_phi3 ? more : values)["original_max_position_embeddings"] = 16;
+  more["rope_scaling"] = values;
+  return config_of(model_type, class_name, more);
+}
+
+const json kLongRope = {{"type", "longrope"},
+                        {"attention_factor", 1.5},
+                        {"short_factor", {1.0, 1.25}},
+                        {"long_factor", {2.0, 4.5}}};
+
 std::vector<std::string> configs() {
-  return {config_of("olmo2", "Olmo2ForCausalLM"),
+  return {smollm3_config(),
+          scaled_config("llama", "LlamaForCausalLM", {{"rope_type", "yarn"}, {"factor", 4.0}}),
+          scaled_config("qwen3", "Qwen3ForCausalLM",
+                        {{"rope_type", "yarn"},
+                         {"factor", 2.5},
+                         {"attention_factor", 1.5},
+                         {"beta_fast", 16.0},
+                         {"beta_slow", 2.0}}),
+          scaled_config("phi3", "Phi3ForCausalLM", kLongRope),
+          config_of("olmo2", "Olmo2ForCausalLM"),
           config_of("phi3", "Phi3ForCausalLM"),
           config_of("phi3", "Phi3ForCausalLM", {{"head_dim", 8}, {"partial_rotary_factor", 0.5}}),
           gemma2_config(),
@@ -145,6 +177,34 @@ TEST(GgufFamiliesModel, ExpertsAreStackedAndGemmasNormsHaveOneAdded) {
   }
 }
 
+// Closed form: llama.cpp multiplies yarn's own magnitude, 0.1 ln(factor) + 1, by attn_factor.
+TEST(GgufFamiliesModel, RotaryScaling_HasLlamaCppsKeysAndTensors) {
+  const auto metadata_of = [](const std::string& config) {
+    const TempFolder folder;
+    return Gguf::open(write_gguf_of(folder, config)).metadata();
+  };
+  const GgufMetadata usual = metadata_of(configs()[1]);
+  EXPECT_EQ(usual.string_at("llama.rope.scaling.type"), "yarn");
+  EXPECT_EQ(usual.number_or("llama.rope.scaling.factor", 0), 4);
+  EXPECT_EQ(usual.int_at("llama.rope.scaling.original_context_length"), 16);
+  EXPECT_EQ(usual.int_at("llama.context_length"), 64);
+  for (const char* key : {"attn_factor", "yarn_beta_fast", "yarn_beta_slow"}) {
+    EXPECT_FALSE(usual.has(str("llama.rope.scaling.", key))) << key;
+  }
+  const GgufMetadata other = metadata_of(configs()[2]);
+  EXPECT_NEAR(other.number_or("qwen3.rope.scaling.attn_factor", 0), 1.5 / (0.1 * std::log(2.5) + 1),
+              1e-7);
+  EXPECT_EQ(other.number_or("qwen3.rope.scaling.yarn_beta_fast", 0), 16);
+  EXPECT_EQ(other.number_or("qwen3.rope.scaling.yarn_beta_slow", 0), 2);
+  const TempFolder folder;
+  const Gguf phi3 = Gguf::open(write_gguf_of(folder, configs()[3], "fp16"));
+  EXPECT_EQ(phi3.metadata().string_at("phi3.rope.scaling.type"), "longrope");
+  EXPECT_EQ(phi3.metadata().int_at("phi3.rope.scaling.original_context_length"), 16);
+  EXPECT_EQ(phi3.metadata().number_or("phi3.rope.scaling.attn_factor", 0), 1.5);
+  EXPECT_TRUE(at::equal(read_whole(phi3, "rope_factors_short.weight"), at::tensor({1.0F, 1.25F})));
+  EXPECT_TRUE(at::equal(read_whole(phi3, "rope_factors_long.weight"), at::tensor({2.0F, 4.5F})));
+}
+
 // Oracle: the tables of names in llama.cpp's own package.
 TEST(GgufFamiliesModel, NamesOfAllFamilies_AreThoseOfPython) {
   if (!test::python_has("gguf")) GTEST_SKIP() << "python3 or $CLEAVE_PYTHON has no gguf";
@@ -188,8 +248,16 @@ TEST(GgufFamiliesModel, SettingsThatLlamaCppLacks_AreRefusedAndLeaveNothing) {
     EXPECT_THAT(test::names_below(folder.path()), ElementsAre("model"));
     return std::string(error.what());
   };
-  EXPECT_THAT(refusal(config_of("smollm3", "SmolLM3ForCausalLM")),
-              HasSubstr("a model of type smollm3 cannot be written"));
+  EXPECT_THAT(refusal(smollm3_config({{"no_rope_layer_interval", 2}})),
+              HasSubstr("layer 1 has no rotary positions; llama.cpp computes all but every 4th"));
+  EXPECT_THAT(refusal(smollm3_config({{"no_rope_layers", {1, 1, 1, 1, 1}}})),
+              HasSubstr("layer 3 has rotary positions"));
+  EXPECT_THAT(refusal(smollm3_config({{"mlp_bias", true}})), HasSubstr("mlp_bias true"));
+  const json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"truncate", false}};
+  EXPECT_THAT(refusal(scaled_config("llama", "LlamaForCausalLM", yarn)),
+              HasSubstr("yarn with \"truncate\" false"));
+  EXPECT_THAT(refusal(scaled_config("llama", "LlamaForCausalLM", kLongRope)),
+              HasSubstr("longrope is written to GGUF for phi3 only"));
   EXPECT_THAT(refusal(changed(qwen3_moe_config(), {{"norm_topk_prob", false}})),
               HasSubstr("norm_topk_prob false, which llama.cpp does not compute"));
   EXPECT_THAT(refusal(changed(qwen3_moe_config(), {{"mlp_only_layers", {1}}})),

@@ -129,12 +129,12 @@ class GgufOutput {
     const auto model = make_model(from_.config);
     const ModelTensors source(from_, *model);
     choose_tensors(source, *model);
-    const std::vector<float> factors = gguf_rope_factors(from_.config);
-    if (!factors.empty()) {
-      GgufTensor tensor;
-      tensor.name = kGgufRopeFactors;
-      tensor.shape = {static_cast<int64_t>(factors.size())};
-      tensors_.push_back(tensor);
+    const size_t num_copied = tensors_.size();
+    const std::vector<GgufFactors> factors = gguf_rope_factors(from_.config);
+    for (const GgufFactors& one : factors) {
+      GgufTensor& tensor = tensors_.emplace_back();
+      tensor.name = one.name;
+      tensor.shape = {std::ssize(one.values)};
     }
     const GgufPlan plan(metadata(), tensors_);
     const FileLock lock(target_.parent_path());
@@ -144,8 +144,9 @@ class GgufOutput {
     }
     create(plan);
     for (const Source& from : sources_) copy(source, from, plan.tensors()[from.target]);
-    if (!factors.empty()) {
-      file_.write_at(plan.tensors().back().begin, std::as_bytes(std::span(factors)));
+    for (size_t i = 0; i < factors.size(); ++i) {
+      file_.write_at(plan.tensors()[num_copied + i].begin,
+                     std::as_bytes(std::span(factors[i].values)));
     }
     file_.sync();
     file_.close();

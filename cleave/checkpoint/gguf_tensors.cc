@@ -27,7 +27,10 @@ void subtract(double added, std::span<std::byte> values) {
 GgufTensors::GgufTensors(Gguf file, const Json& config) : file_(std::move(file)) {
   const GgufFamily& family = gguf_family(file_.metadata());
   for (const TensorInfo& info : file_.list()) {
-    if (info.name == kGgufRopeFactors) continue;
+    if (info.name == kGgufRopeFactors || info.name == kGgufShortFactors ||
+        info.name == kGgufLongFactors) {
+      continue;
+    }
     Entry entry{.info = info, .stored = info.name};
     const auto parameter = parameter_of_gguf(family, info.name);
     if (!parameter) {

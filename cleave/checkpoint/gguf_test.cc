@@ -245,9 +245,11 @@ TEST(GgufModel, RowsThatFillNoBlock_GetAWiderType) {
 // Closed form: llama3's scaling leaves short wavelengths and divides long ones by the factor.
 TEST(GgufModel, Llama3Scaling_IsWrittenAsFactors) {
   const Json config = Json::parse(configs().back(), "config.json");
-  const std::vector<float> factors = gguf_rope_factors(config);
+  const auto tensors = gguf_rope_factors(config);
+  ASSERT_EQ(tensors.size(), 1U);
+  EXPECT_EQ(tensors[0].name, "rope_freqs.weight");
   // head_dim 4: wavelengths 2 pi and 2 pi sqrt(500000) = 4443; 32 / 3 and 32 / 1.5 bound them.
-  EXPECT_THAT(factors, ElementsAre(1.0F, 4.0F));
+  EXPECT_THAT(tensors[0].values, ElementsAre(1.0F, 4.0F));
 }
 
 TEST(GgufModel, FactorsOfAnotherProgram_AreLlama31sOrRefused) {
@@ -435,6 +437,38 @@ TEST(GgufModel, ByteTokenizerAndChatTemplate_AreInTheFile) {
   const auto read = load_model_tokenizer(path.string());
   for (const char* text : kTexts) {
     EXPECT_EQ(read->encode(text), byte_tokenizer()->encode(text)) << text;
+  }
+}
+
+// llama.cpp knows the pattern of Llama 3 under two names: words that are tokens become them without
+// merges, or not (OLMo 2).
+TEST(GgufModel, PreTokenizersOfOnePattern_DifferInIgnoringMerges) {
+  for (const auto& [name, ignores_merges] : {std::pair("llama-bpe", true), {"dbrx", false}}) {
+    const TempFolder folder, tokenizer;
+    const std::string pattern =
+        R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+    const json split = {{"type", "Split"},
+                        {"pattern", {{"Regex", pattern}}},
+                        {"behavior", "Isolated"},
+                        {"invert", false}};
+    const json bytes = {{"type", "ByteLevel"},
+                        {"add_prefix_space", false},
+                        {"trim_offsets", true},
+                        {"use_regex", false}};
+    for (const NamedFile& file : byte_tokenizer_files()) {
+      std::string text = file.text;
+      if (file.name == "tokenizer.json") {
+        json all = json::parse(text);
+        all["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {split, bytes}}};
+        all["model"]["ignore_merges"] = ignores_merges;
+        text = all.dump();
+      }
+      std::ofstream(tokenizer / file.name) << text;
+    }
+    const fs::path path = folder_with(folder, tokenizer.path().string(), 257);
+    EXPECT_EQ(Gguf::open(path).metadata().string_at("tokenizer.ggml.pre"), name);
+    const json back = json::parse(tokenizer_from_gguf(Gguf::open(path)).at(0).text);
+    EXPECT_EQ(back["model"]["ignore_merges"], ignores_merges);
   }
 }
 

@@ -194,10 +194,10 @@ void refuse_used_folder(const std::string& out) {
                checkpoint, "); resume it with --resume or choose another folder");
 }
 
-void check_world(int tp, int dp, int pp) {
+void check_world(int tp, int dp, int pp, std::string_view dp_flag) {
   const std::optional<Environment> environment = read_environment();
   if (!environment) return;
-  const std::string others = pp == 1 ? str("--dp ", dp) : str("--pp ", pp, " x --dp ", dp);
+  const std::string others = str(pp == 1 ? "" : str("--pp ", pp, " x "), dp_flag, ' ', dp);
   const int64_t rest = int64_t{pp} * dp;
   CLEAVE_CHECK(environment->world_size % rest == 0, Code::kShape, others, " does not divide the ",
                environment->world_size, " ranks that the launcher started");

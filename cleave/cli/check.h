@@ -40,8 +40,8 @@ void refuse_foreign_folder(const std::string& out);
 void refuse_used_folder(const std::string& out);
 
 /// Throws Error(kShape) unless the sizes match the launcher's world, if there is a launcher. tp 0
-/// is "not given".
-void check_world(int tp, int dp, int pp = 1);
+/// is "not given". `dp_flag`: the flag of the size `dp`.
+void check_world(int tp, int dp, int pp = 1, std::string_view dp_flag = "--dp");
 
 /// Checks the launcher's variables, and that --local-rank of torch.distributed.launch (-1: not
 /// given) matches them. Throws Error(kUsage), Error(kShape).

@@ -20,6 +20,7 @@ void check_chat(const GenerateOptions& options) {
   CLEAVE_CHECK(options.prompt_ids.empty(), Code::kUsage, "--chat answers texts; ",
                options.prompt_file, " has token ids");
   CLEAVE_CHECK(options.tp <= 1, Code::kUsage, "--chat runs on one rank; omit --tp ", options.tp);
+  CLEAVE_CHECK(options.ep == 1, Code::kUsage, "--chat runs on one rank; omit --ep ", options.ep);
 }
 
 void check(const GenerateOptions& options) {

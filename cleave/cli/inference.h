@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -9,17 +10,17 @@
 #include "cleave/cli/shared_flags.h"
 #include "cleave/generate/options.h"
 
-// What generate, eval and predict have in common: they run a model's folder on --tp ranks.
+// What generate, eval and predict have in common: they run a model's folder on --tp x --ep ranks.
 namespace cleave::cli {
 
-/// Throws Error(kIo) unless model, adapter and tokenizer are there, Error(kShape) unless --tp
-/// matches the launcher's world.
+/// Throws Error(kIo) unless model, adapter and tokenizer are there, Error(kShape) unless --tp and
+/// --ep match the launcher's world.
 template <class Options>
 void check_inference(const Options& options) {
   require_model(options.model, /*takes_presets=*/false);
   require_checkpoint(options.adapter);
   require_tokenizer(options.tokenizer);
-  check_world(options.tp, 1);
+  check_world(options.tp, options.ep, /*pp=*/1, "--ep");
 }
 
 /// Adds the flags of Options and the launcher's. The run applies them, calls `prepare`, which also
@@ -34,7 +35,8 @@ Run define_inference(Flags& flags, const char* name, std::function<void(Options&
   return [options, launcher, name, prepare = std::move(prepare)] {
     launcher->apply();
     prepare(*options);
-    if (const auto code = run_as_processes(options->device, options->tp)) return *code;
+    if (const auto code = run_as_processes(options->device, std::max(1, options->tp) * options->ep))
+      return *code;
     library_function<Function>(name)(*options);
     return 0;
   };

@@ -142,7 +142,7 @@ std::vector<std::vector<Step>> best_steps(const Scores& scores, const Search& se
                                static_cast<double>(proposal.log_prob)});
     }
   }
-  const auto all = gathered(scores.axis, std::move(mine), "generate beams");
+  const auto all = gathered(scores, std::move(mine), "generate beams");
   const size_t width = 3 * static_cast<size_t>(limit);
   std::vector<std::vector<Step>> out(num_prompts);
   for (size_t p = 0; p < num_prompts; ++p) {

@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/model/decoder/decoder.h"
+#include "cleave/nn/experts.h"
 
 namespace cleave::inline generation {
 namespace {
@@ -24,6 +25,7 @@ Decoder::Decoder(Model& model, const Axis& tp, const std::vector<Ids>& prompts,
                  int64_t max_new_tokens)
     : model_(model),
       tp_(tp),
+      replicas_(same_tokens_axis(model)),
       device_(model.parameters().front()->use().device()),
       prompts_(prompts),
       length_(longest(prompts)),
@@ -107,7 +109,9 @@ Scores Decoder::run(const Tensor& ids) {
   x = call_in_order(all.first(layers.size() - 1), x, context);
   if (!x.placement().is_whole()) x = x.redistribute(Replicate{});
   const Tensor last = x.local().narrow(1, x.local().size(1) - 1, 1);
-  return Scores::from_logits(call_in_order(all.last(1), x.with(last), context));
+  Scores scores = Scores::from_logits(call_in_order(all.last(1), x.with(last), context));
+  scores.replicas = replicas_;
+  return scores;
 }
 
 }  // namespace cleave::inline generation

@@ -41,6 +41,7 @@ class Decoder {
 
   Model& model_;
   Axis tp_;
+  Axis replicas_;  // ranks that run the same sequences (Scores::replicas)
   at::Device device_;
   std::vector<Ids> prompts_;
   int64_t length_ = 0;  // of the longest prompt

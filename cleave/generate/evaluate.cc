@@ -13,6 +13,8 @@
 #include "cleave/comm/bootstrap/environment.h"
 #include "cleave/data/batch.h"
 #include "cleave/data/dataset_kinds.h"
+#include "cleave/data/documents.h"
+#include "cleave/data/packing.h"
 #include "cleave/generate/evaluate_pairs.h"
 #include "cleave/generate/runnable.h"
 #include "cleave/mesh/job.h"
@@ -49,6 +51,13 @@ void warn_of(const std::string& what_was_cut) {
   log_warning(what_was_cut);
 }
 
+/// Whether the files are text. Rows of ids have one loss, packed or not.
+bool are_documents(const std::vector<std::string>& files) {
+  return std::none_of(files.begin(), files.end(), [](const std::string& file) {
+    return file_kind(file) == FileKind::kJsonRows;
+  });
+}
+
 std::shared_ptr<const Dataset> data_of(const EvalInput& input) {
   const ModelFacts& facts = input.runnable.facts();
   const std::vector<std::string>& files = input.options.data;
@@ -69,7 +78,10 @@ std::shared_ptr<const Dataset> data_of(const EvalInput& input) {
     warn_of(counts.warning(seq_len));
     return pairs;
   }
-  if (data.task == Task::kClassify || !holds_chats(files)) return open_dataset(data);
+  if (data.task == Task::kClassify || !holds_chats(files)) {
+    if (!input.runnable.is_packing() || !are_documents(files)) return open_dataset(data);
+    return packed_samples(open_documents(data), {.seq_len = seq_len, .shuffle = false});
+  }
   ChatCounts counts;
   auto chats = chat_dataset(data, {.chat_template = chat_template_of(input)}, &counts);
   warn_of(counts.warning(seq_len));
@@ -121,8 +133,8 @@ void print_perplexity(const EvalSum& result, bool json) {
 /// Progress of an evaluation, shown by rank 0 on a terminal; other output is just the result.
 class EvalProgress {
  public:
-  EvalProgress(const Axis& tp, int64_t total, const std::string& unit) {
-    if (tp.rank() != 0) return;
+  EvalProgress(const RunAxes& axes, int64_t total, const std::string& unit) {
+    if (!axes.is_first()) return;
     progress_.emplace(ProgressOptions{.total = total,
                                       .unit = unit,
                                       .may_be_live = launched_world_size() == 0,
@@ -138,26 +150,26 @@ class EvalProgress {
   std::optional<Progress> progress_;
 };
 
-void evaluate_and_print(const EvalInput& input, const Dataset& data, const Axis& tp) {
-  const auto model = input.runnable.load(tp);
+void evaluate_and_print(const EvalInput& input, const Dataset& data, const RunAxes& axes) {
+  const auto model = input.runnable.load(axes.tp, axes.ep);
   const BatchRules rules = batch_rules(*model, input.tokenizer.get(), data.is_text(), 0);
-  EvalProgress progress(tp, data.size(), "sequence");
-  const EvalSum result = evaluate(*model, tp, data, input.options.batch_size, rules,
+  EvalProgress progress(axes, data.size(), "sequence");
+  const EvalSum result = evaluate(*model, axes.tp, data, input.options.batch_size, rules,
                                   [&](int64_t done) { progress.update(done); });
   progress.end();
-  if (tp.rank() != 0) return;
+  if (!axes.is_first()) return;
   input.task == Task::kClassify ? print_accuracy(result, input.options.json)
                                 : print_perplexity(result, input.options.json);
 }
 
 /// One model after the other, so that the memory of one is enough.
 void evaluate_and_print_pairs(const EvalInput& input, const Runnable& reference,
-                              const Dataset& pairs, const Axis& tp) {
-  EvalProgress progress(tp, 2 * pairs.size(), "pair");
+                              const Dataset& pairs, const RunAxes& axes) {
+  EvalProgress progress(axes, 2 * pairs.size(), "pair");
   int64_t before = 0;
   const auto log_probs_of = [&](const Runnable& runnable) {
-    const auto model = runnable.load(tp);
-    const Tensor all = pair_log_probs(*model, tp, pairs, input.options.batch_size,
+    const auto model = runnable.load(axes.tp, axes.ep);
+    const Tensor all = pair_log_probs(*model, axes.tp, pairs, input.options.batch_size,
                                       [&](int64_t done) { progress.update(before + done); });
     before += pairs.size();
     return all;
@@ -166,7 +178,7 @@ void evaluate_and_print_pairs(const EvalInput& input, const Runnable& reference,
   const PreferenceScore score =
       preference_score(log_probs, log_probs_of(reference), input.options.dpo_beta);
   progress.end();
-  if (tp.rank() == 0) print_preferences(score, input.options.json);
+  if (axes.is_first()) print_preferences(score, input.options.json);
 }
 
 }  // namespace
@@ -230,8 +242,8 @@ void cleave_eval(const cleave::EvalOptions& options) {
     }
     return all;
   };
-  run_on_ranks(options, fingerprint, [&](const Axis& tp) {
-    reference ? evaluate_and_print_pairs(input, *reference, *data, tp)
-              : evaluate_and_print(input, *data, tp);
+  run_on_ranks(options, fingerprint, [&](const RunAxes& axes) {
+    reference ? evaluate_and_print_pairs(input, *reference, *data, axes)
+              : evaluate_and_print(input, *data, axes);
   });
 }

@@ -5,6 +5,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "cleave/mesh/mesh.h"
+#include "cleave/parallel/parallelize.h"
 #include "tests/support/golden.h"
 #include "tests/support/ranks.h"
 #include "tests/support/reads_start.h"
@@ -19,6 +21,7 @@ namespace {
 struct Layout {
   const char* golden;
   int tp;
+  int ep = 1;  // ranks that share out the experts
 };
 
 class GenerateGolden : public ::testing::TestWithParam<Layout> {
@@ -33,12 +36,16 @@ class GenerateGolden : public ::testing::TestWithParam<Layout> {
   Generation run(const std::vector<Ids>& prompts, GenerateSettings settings) {
     settings.max_new_tokens = 12;
     settings.eos_ids = {golden_.at("gen.eos_token_id").item<int64_t>()};
-    std::vector<Generation> all(static_cast<size_t>(GetParam().tp));
-    test::on_ranks(GetParam().tp, [&](const Axis& tp) {
+    const auto [golden, tp_size, ep_size] = GetParam();
+    std::vector<Generation> all(static_cast<size_t>(tp_size * ep_size));
+    test::on_world(tp_size * ep_size, [&, tp_size = tp_size, ep_size = ep_size](World& world) {
+      const Mesh mesh = Mesh::build(world, {{"ep", ep_size}, {"tp", tp_size}});
       auto model = make_model(Json::parse_file(folder_ + "/config.json"));
-      parallelize_module(*model, tp, model->plan());
+      parallelize_module(*model, mesh["tp"], model->plan());
+      share_out_experts(*model, {.pp = {}, .dp = {}, .tp = mesh["tp"], .ep = mesh["ep"]},
+                        RankTokens::kSame);
       test::fill(*model, weights_, at::kFloat);
-      all[static_cast<size_t>(tp.rank())] = generate(*model, tp, prompts, settings);
+      all[static_cast<size_t>(world.rank())] = generate(*model, mesh["tp"], prompts, settings);
     });
     for (const Generation& other : all) expect_same(other, all[0]);
     return all[0];
@@ -180,11 +187,15 @@ std::vector<Layout> layouts() {
         "smollm3", "olmo2", "phi3", "phi3-long", "gemma2", "gemma3", "gemma3-untied"}) {
     for (const int tp : {1, 2, 3, 4}) out.push_back({golden, tp});
   }
+  for (const char* golden : {"qwen3-moe", "mixtral"}) {
+    for (const auto& [tp, ep] : {std::pair(1, 2), {1, 3}, {2, 2}}) out.push_back({golden, tp, ep});
+  }
   return out;
 }
 
 std::string layout_name(const ::testing::TestParamInfo<Layout>& layout) {
   std::string name = str(layout.param.golden, "_tp", layout.param.tp);
+  if (layout.param.ep > 1) name += str("_ep", layout.param.ep);
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }

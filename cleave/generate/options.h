@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cleave/mesh/machine_options.h"
@@ -14,7 +15,8 @@ struct RunOptions : MachineOptions {
   std::string model;      ///< folder of a model or of a run
   std::string adapter;    ///< folder of an adapter (LoRA) for the model; empty = none
   std::string tokenizer;  ///< "bytes", or a folder or file; empty = the model's
-  int tp = 0;             ///< 0 = all ranks of the launcher, 1 without one
+  int tp = 0;             ///< 0 = all ranks of the launcher / ep, 1 without one
+  int ep = 1;             ///< ranks that share out the experts; each runs all other layers
   std::string dtype;      ///< empty = that of the files
   bool json = false;
 };
@@ -78,16 +80,20 @@ inline Row adapter_folder(std::string* target) {
           "none"};
 }
 
-/// How a model that is not trained is spread over ranks.
-inline Section rank_section(RunOptions& o) {
-  return {"ranks",
-          joined({tensor_parallel(&o.tp),
-                  {&o.dtype, "dtype", "",
-                   "dtype of weights and activations; int8, int4 and int4_sym (without "
-                   "minimums) are of weights, with fp32 activations",
-                   "the file's", Choices{"fp32", "bf16", "int8", "int4", "int4_sym", "fp64"},
-                   kMustMatch}},
-                 rows(o))};
+/// --ep of the commands whose models may have experts.
+inline Row expert_parallel(int* target) {
+  return {target, "ep",   "N",       "ranks that share out the experts; each runs all other layers",
+          "",     kRanks, kMustMatch};
+}
+
+/// How a model that is not trained is spread over ranks. `axes`: the rows of the ranks' axes.
+inline Section rank_section(RunOptions& o, std::vector<Row> axes) {
+  axes.push_back({&o.dtype, "dtype", "",
+                  "dtype of weights and activations; int8, int4 and int4_sym (without "
+                  "minimums) are of weights, with fp32 activations",
+                  "the file's", Choices{"fp32", "bf16", "int8", "int4", "int4_sym", "fp64"},
+                  kMustMatch});
+  return {"ranks", joined(std::move(axes), rows(o))};
 }
 
 /// How the next tokens are chosen.
@@ -153,7 +159,7 @@ inline std::vector<Section> sections(GenerateOptions& o) {
           {"output",
            {{&o.json, "json", "", "print one JSON object per prompt, each on one line", "off"},
             {&o.stream, "stream", "", "print each text when it is complete, not token by token"}}},
-          rank_section(o)};
+          rank_section(o, {tensor_parallel(&o.tp), expert_parallel(&o.ep)})};
 }
 
 /// The options of `cleave eval`. The ranks compare the data by checksum.
@@ -175,7 +181,7 @@ inline std::vector<Section> sections(EvalOptions& o) {
              kMustMatch},
             {&o.json, "json", "",
              "print one JSON object: loss, and perplexity, accuracy or rewards", "off"}}},
-          rank_section(o)};
+          rank_section(o, {tensor_parallel(&o.tp), expert_parallel(&o.ep)})};
 }
 
 /// The options of `cleave predict`. The ranks compare the texts by checksum.
@@ -197,7 +203,7 @@ inline std::vector<Section> sections(PredictOptions& o) {
       {"output",
        {{&o.top_k, "top-k", "N", "words to print per [MASK]", "", Limits{1, kTokens.high}},
         {&o.json, "json", "", "print one JSON object per text, each on one line", "off"}}},
-      rank_section(o)};
+      rank_section(o, {tensor_parallel(&o.tp)})};
 }
 
 }  // namespace cleave::option

@@ -200,5 +200,5 @@ void cleave_predict(const cleave::PredictOptions& options) {
   check_masks(prediction);
   run_on_ranks(
       options, [&] { return fingerprint_of(prediction); },
-      [&](const Axis& tp) { run_rank(prediction, tp); });
+      [&](const RunAxes& axes) { run_rank(prediction, axes.tp); });
 }

@@ -127,16 +127,16 @@ ConfigFingerprint fingerprint_of(const Program& program) {
 }
 
 /// Runs the prompts. Only rank 0 prints.
-void run_rank(const Program& program, const Axis& tp) {
+void run_rank(const Program& program, const RunAxes& axes) {
   const GenerateOptions& o = program.options;
-  const auto model = program.runnable.load(tp);
+  const auto model = program.runnable.load(axes.tp, axes.ep);
   choose_threads(*model, o.threads_per_rank);
   const auto num_prompts = static_cast<int64_t>(program.prompts.size());
   Printer printer(o, num_prompts * o.num_return_sequences, program.tokenizer);
   TruncatedPrompts truncated(program);
   OnToken on_token;
   OnPrompt on_prompt;
-  if (tp.rank() == 0) {
+  if (axes.is_first()) {
     if (printer.is_streaming()) {
       printer.begin(program.prompts.front());
       on_token = [&](int64_t, int64_t, int64_t id) { printer.next(id); };
@@ -147,7 +147,7 @@ void run_rank(const Program& program, const Axis& tp) {
       truncated.note(p, so_far.prompts[p]);
     };
   }
-  generate(*model, tp, program.prompts, program.settings, on_token, on_prompt);
+  generate(*model, axes.tp, program.prompts, program.settings, on_token, on_prompt);
   truncated.warn();
 }
 
@@ -163,11 +163,12 @@ void answer_messages(const GenerateOptions& options) {
   const GenerateSettings settings = settings_of(options, runnable, tokenizer);
   run_on_ranks(
       options, [&] { return runnable.fingerprint(options); },
-      [&](const Axis& tp) {
-        CLEAVE_CHECK(tp.size() == 1, Code::kUsage, "--chat runs on one rank, not on ", tp.size());
-        const auto model = runnable.load(tp);
+      [&](const RunAxes& axes) {
+        const int num_ranks = axes.tp.size() * axes.ep.size();
+        CLEAVE_CHECK(num_ranks == 1, Code::kUsage, "--chat runs on one rank, not on ", num_ranks);
+        const auto model = runnable.load(axes.tp);
         choose_threads(*model, options.threads_per_rank);
-        const ChatModel chat{*model, tp, tokenizer, chat_template, settings};
+        const ChatModel chat{*model, axes.tp, tokenizer, chat_template, settings};
         if (options.prompts.empty()) {
           run_chat(chat);
         } else {
@@ -194,5 +195,5 @@ void cleave_generate(const cleave::GenerateOptions& options) {
                         .settings = settings};
   run_on_ranks(
       options, [&] { return fingerprint_of(program); },
-      [&](const Axis& tp) { run_rank(program, tp); });
+      [&](const RunAxes& axes) { run_rank(program, axes); });
 }

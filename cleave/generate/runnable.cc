@@ -27,7 +27,7 @@
 #include "cleave/nn/embedding.h"
 #include "cleave/nn/inference_weight.h"
 #include "cleave/nn/layer.h"
-#include "cleave/parallel/plan.h"
+#include "cleave/parallel/parallelize.h"
 #include "cleave/planner/machine.h"
 #include "cleave/train/fingerprint.h"
 
@@ -148,12 +148,22 @@ std::shared_ptr<const Tokenizer> Runnable::tokenizer(const std::string& wanted,
   return nullptr;
 }
 
-int64_t Runnable::seq_len(int64_t wanted, int64_t otherwise) const {
+std::optional<Json> Runnable::run_state() const {
   fs::path state = fs::path(folder_.adapter) / kStateName;
   if (folder_.adapter.empty() || !fs::exists(state)) state = fs::path(folder_.path) / kStateName;
-  if (wanted == 0 && fs::exists(state)) {
-    const Json json = Json::parse_file(state.string());
-    if (json.has("seq_len")) wanted = json.at("seq_len").as_int(1, facts_.max_positions);
+  if (!fs::exists(state)) return std::nullopt;
+  return Json::parse_file(state.string());
+}
+
+bool Runnable::is_packing() const {
+  const std::optional<Json> state = run_state();
+  return state && state->bool_or("packing", false);
+}
+
+int64_t Runnable::seq_len(int64_t wanted, int64_t otherwise) const {
+  const std::optional<Json> state = wanted == 0 ? run_state() : std::nullopt;
+  if (state && state->has("seq_len")) {
+    wanted = state->at("seq_len").as_int(1, facts_.max_positions);
   }
   if (wanted == 0) return std::min(otherwise, facts_.max_positions);
   CLEAVE_CHECK(wanted > 0 && wanted <= facts_.max_positions, Code::kShape, "--seq-len ", wanted,
@@ -161,9 +171,11 @@ int64_t Runnable::seq_len(int64_t wanted, int64_t otherwise) const {
   return wanted;
 }
 
-std::unique_ptr<Model> Runnable::load(const Axis& tp) const {
+std::unique_ptr<Model> Runnable::load(const Axis& tp, const Axis& ep) const {
   auto model = make_model(folder_.config);
   parallelize_module(*model, tp, model->plan());
+  model->name_tree();
+  share_out_experts(*model, {.pp = {}, .dp = {}, .tp = tp, .ep = ep}, RankTokens::kSame);
   // For 8 and 4 bits, load in the type of the file: a wider one would take more memory.
   const bool is_plain = form_ == WeightForm::kPlain;
   TakeParameter take;
@@ -203,9 +215,10 @@ std::string checksum_of(const Tokenizer* tokenizer) {
 }
 
 void run_on_ranks(const RunOptions& options, const std::function<ConfigFingerprint()>& fingerprint,
-                  const std::function<void(const Axis& tp)>& work) {
-  const int num_ranks = options.tp > 0 ? options.tp : std::max(1, launched_world_size());
-  run_job({.num_ranks = num_ranks,
+                  const std::function<void(const RunAxes&)>& work) {
+  const int ep = options.ep;
+  const int tp = options.tp > 0 ? options.tp : std::max(1, launched_world_size() / ep);
+  run_job({.num_ranks = tp * ep,
            .threads_per_rank = options.threads_per_rank,
            .ranks = {.timeout_s = options.timeout_s,
                      .flight_log_folder = temporary_flight_logs(),
@@ -213,10 +226,11 @@ void run_on_ranks(const RunOptions& options, const std::function<ConfigFingerpri
                      .fast_sums = options.fast_sums},
            .device = options.device},
           [&](World& world) {
-            const Axis tp = Mesh::build(world, {{"tp", num_ranks}})["tp"];
-            if (!world.ranks_are_threads()) check_consistent(fingerprint(), tp);
-            choose_gemm(options.gemm, tp);
-            work(tp);
+            const Mesh mesh = Mesh::build(world, {{"ep", ep}, {"tp", tp}});
+            const Axis all = ep == 1 ? mesh["tp"] : mesh.flatten(world, {"ep", "tp"}, "all ranks");
+            if (!world.ranks_are_threads()) check_consistent(fingerprint(), all);
+            choose_gemm(options.gemm, all);
+            work({mesh["tp"], mesh["ep"]});
           });
 }
 
@@ -229,7 +243,7 @@ void prepare_weights(Layer& model, WeightForm form) {
   });
   model.walk([&](Layer& layer) {
     auto* linear = dynamic_cast<Linear*>(&layer);
-    if (linear == nullptr) return;
+    if (linear == nullptr || !linear->weight()->is_here()) return;
     const bool is_shared = embedding_weights.contains(linear->weight().get());
     const bool is_changed = linear->has_product() || change_form(*linear, form, is_shared);
     if (is_changed && !is_shared) linear->weight()->drop();

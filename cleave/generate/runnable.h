@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -60,13 +61,17 @@ class Runnable {
   /// the folder does not say, `otherwise` or the model's positions, whichever is less. Throws
   /// Error(kShape) unless `wanted` is from 0 to the model's positions.
   [[nodiscard]] int64_t seq_len(int64_t wanted, int64_t otherwise) const;
+  /// Whether the checkpoint was trained with --packing, which keeps documents apart.
+  [[nodiscard]] bool is_packing() const;
   /// Ids that end a text: those of generation_config.json if the folder has one (may be none), else
   /// those of config.json. As in transformers.
   [[nodiscard]] const std::vector<int64_t>& eos_ids() const { return eos_ids_; }
 
-  /// The model on this rank: sharded over `tp`, loaded on the device, with the weights in their
-  /// form for inference. They have no gradients, and some have no leaf.
-  [[nodiscard]] std::unique_ptr<Model> load(const Axis& tp) const;
+  /// The model on this rank: sharded over `tp`, its experts shared out over `ep` (ranks that run
+  /// the same sequences), loaded on the device, with the weights in their form for inference. They
+  /// have no gradients, and some have no leaf. Throws Error(kShape) for an ep of a model without
+  /// experts, or with fewer than ranks.
+  [[nodiscard]] std::unique_ptr<Model> load(const Axis& tp, const Axis& ep = {}) const;
 
   /// What must match on all ranks: the options marked so, config and weights (by add_weights) of
   /// the model, and the checkpoint of a run.
@@ -83,6 +88,8 @@ class Runnable {
   Runnable(ModelFolder folder, const std::string& dtype, const std::string& device,
            const std::vector<std::string>& tasks);
   void add_model(ConfigFingerprint& fingerprint) const;
+  /// The state of the run that wrote the model or its adapter; nothing if no run did.
+  [[nodiscard]] std::optional<Json> run_state() const;
 
   ModelFolder folder_;
   ModelFacts facts_;
@@ -98,17 +105,25 @@ std::string checksum_of(const std::vector<std::vector<int64_t>>& rows);
 /// A checksum of a tokenizer; "none" if null.
 std::string checksum_of(const Tokenizer* tokenizer);
 
-/// Runs `work` on options.tp ranks, with the options' library of matrix products. Throws as run_job
-/// does, and as check_consistent if the fingerprints or machine options of the ranks differ.
-/// `fingerprint` is only called if ranks are processes; rank threads share their options.
+/// The ranks of a command, as one of them sees them.
+struct RunAxes {
+  Axis tp, ep;
+  /// Whether this rank prints.
+  [[nodiscard]] bool is_first() const { return tp.rank() == 0 && ep.rank() == 0; }
+};
+
+/// Runs `work` on options.tp x options.ep ranks, with the options' library of matrix products.
+/// Throws as run_job does, and as check_consistent if the fingerprints or machine options of the
+/// ranks differ. `fingerprint` is only called if ranks are processes; rank threads share their
+/// options.
 void run_on_ranks(const RunOptions& options, const std::function<ConfigFingerprint()>& fingerprint,
-                  const std::function<void(const Axis& tp)>& work);
+                  const std::function<void(const RunAxes&)>& work);
 
 /// Converts the weights of all Linear layers to a form for inference, which training cannot use:
 /// panels, one row per output if they are stored transposed, or matrices of 8 or 4 bits. The
 /// original is freed matrix by matrix, unless an embedding reads it too. With 4 bits, heads get 8.
 /// With 8 or 4 bits, all other weights become fp32, and keys and values are rounded to bf16.
-/// Collective over the axis that shards the model.
+/// Experts of other ranks are left out. Collective over the axis that shards the model.
 void prepare_weights(Layer& model, WeightForm form);
 
 }  // namespace cleave::inline generation

@@ -10,9 +10,11 @@
 #include "cleave/checkpoint/load.h"
 #include "cleave/checkpoint/save.h"
 #include "cleave/torch_internals/cpu_memory.h"
+#include "tests/support/golden.h"
 #include "tests/support/ranks.h"
 #include "tests/support/saved_models.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/thrown.h"
 
 namespace cleave::runnable_test {
 namespace {
@@ -34,6 +36,34 @@ std::pair<Tensor, int64_t> run_model(const std::string& folder, const std::strin
   DTensor x(at::arange(8).view({1, 8}), tp, Replicate{});
   for (Layer* layer : model->sequence()) x = (*layer)(x, Context());
   return {x.full_tensor(), peak};
+}
+
+// Experts of other ranks have no memory, also in the forms that inference makes of weights.
+TEST(Runnable, SharedOutExperts_GiveTheLogitsOfOneRank) {
+  const std::string folder = test::golden_folder("mixtral");
+  for (const char* dtype : {"fp32", "int8", "int4"}) {
+    const Tensor want = run_model(folder, dtype).first;
+    const double size = want.abs().max().item<double>();
+    for (const int num_ranks : {2, 3}) {
+      test::on_ranks(num_ranks, [&](const Axis& ep) {
+        const auto model = Runnable(folder, dtype, "cpu").load(Axis(), ep);
+        const at::NoGradGuard no_grad;
+        const DTensor x(at::arange(8).view({1, 8}), Axis(), Replicate{});
+        const Tensor got = (*model)(x, Context()).local();
+        EXPECT_LE((got - want).abs().max().item<double>(), 1e-5 * size) << dtype << num_ranks;
+      });
+    }
+  }
+}
+
+TEST(Runnable, SharedOutExpertsThatAModelLacks_AreRefused) {
+  const std::string folder = test::golden_folder("llama-mha");
+  test::on_ranks(2, [&](const Axis& ep) {
+    const Error error =
+        test::thrown_by([&] { (void)Runnable(folder, "", "cpu").load(Axis(), ep); });
+    EXPECT_EQ(error.code(), Code::kShape);
+    EXPECT_STREQ(error.what(), "ep=2 shares out experts, and the model has none; leave it out");
+  });
 }
 
 /// As run_model(), with 8-bit weights.

@@ -74,7 +74,7 @@ std::vector<std::vector<Mass>> all_masses(const Scores& scores) {
   std::vector<double> mine;
   for (const Mass& mass : masses_of(scores)) mine.insert(mine.end(), {mass.top, mass.sum});
   std::vector<std::vector<Mass>> out;
-  for (const auto& numbers : gathered(scores.axis, std::move(mine), "generate log_sum_exp")) {
+  for (const auto& numbers : gathered(scores, std::move(mine), "generate log_sum_exp")) {
     auto& masses = out.emplace_back();
     for (size_t i = 0; i < numbers.size(); i += 2) masses.push_back({numbers[i], numbers[i + 1]});
   }
@@ -131,13 +131,15 @@ Scores Scores::copy() const {
   return out;
 }
 
-std::vector<std::vector<double>> gathered(const Axis& axis, std::vector<double> mine,
+std::vector<std::vector<double>> gathered(const Scores& scores, std::vector<double> mine,
                                           std::string_view site) {
-  if (axis.size() == 1) return {std::move(mine)};
+  const Axis& axis = scores.axis;
+  if (axis.size() == 1 && scores.replicas.size() == 1) return {std::move(mine)};
   const auto count = static_cast<int64_t>(mine.size());
   const std::vector<int64_t> widths(static_cast<size_t>(axis.size()), count);
   const Tensor t = at::from_blob(mine.data(), {count}, at::kDouble);
-  const Tensor all = axis.all_gather(t, 0, widths, site);
+  Tensor all = axis.all_gather(t, 0, widths, site);
+  scores.replicas.broadcast_(all, 0, site);
   std::vector<std::vector<double>> out;
   const double* numbers = all.const_data_ptr<double>();
   for (int rank = 0; rank < axis.size(); ++rank, numbers += count) {
@@ -193,7 +195,7 @@ std::vector<Choice> best_choices(const Scores& scores, const Scores& raw) {
                    static_cast<double>(raw.row(r)[static_cast<size_t>(place)])});
     }
   }
-  const auto all = gathered(scores.axis, std::move(mine), "generate best token");
+  const auto all = gathered(scores, std::move(mine), "generate best token");
   std::vector<Choice> out;
   for (size_t r = 0; r < log_sums.size(); ++r) {
     const std::vector<double>* best = nullptr;
@@ -237,7 +239,7 @@ std::vector<Choice> sampled_choices(const Scores& scores, const Scores& raw,
     mine.insert(mine.end(), {static_cast<double>(scores.held.begin + place),
                              static_cast<double>(raw.row(row)[static_cast<size_t>(place)])});
   }
-  const auto all = gathered(scores.axis, std::move(mine), "generate sampled token");
+  const auto all = gathered(scores, std::move(mine), "generate sampled token");
   std::vector<Choice> out;
   for (size_t r = 0; r < owners.size(); ++r) {
     const auto& of_owner = all[owners[r]];

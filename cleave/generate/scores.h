@@ -16,6 +16,9 @@ struct Scores {
   Range held;          ///< the ids of the W columns
   int64_t vocab_size;  ///< V
   Axis axis;           ///< ranks that hold the shards; size 1 if each rank has all scores
+  /// Ranks that hold the same scores up to rounding, where experts are shared out. What is decided
+  /// by scores is decided by those of the first one.
+  Axis replicas{};
 
   /// From logits [R, 1, V], Replicate or Shard(-1). Throws Error(kShape) for another layout.
   static Scores from_logits(const DTensor& logits);
@@ -29,8 +32,9 @@ struct Scores {
   [[nodiscard]] Scores copy() const;
 };
 
-/// All-gathers numbers: result[r] are those of rank r. All ranks pass the same count.
-std::vector<std::vector<double>> gathered(const Axis& axis, std::vector<double> mine,
+/// Gathers numbers about scores: result[r] are those of rank r of scores.axis, the same on all
+/// replicas. All ranks pass the same count. Collective over both axes.
+std::vector<std::vector<double>> gathered(const Scores& scores, std::vector<double> mine,
                                           std::string_view site);
 
 /// log(sum over the vocabulary of exp(score)) of each row; the same on every rank. Throws

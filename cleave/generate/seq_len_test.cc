@@ -1,4 +1,5 @@
-// The sequence length that a run trained with is the default of eval and predict.
+// The sequence length that a run trained with is the default of eval and predict; eval keeps the
+// documents of a run with --packing apart.
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -33,7 +34,7 @@ class SeqLen : public testing::Test {
  protected:
   /// Trains on a file, which is the evaluation data too; returns its last line of metrics.
   StepMetrics train(const std::string& config, const std::string& task, const std::string& data,
-                    const std::string& text) {
+                    const std::string& text, bool packing = false) {
     std::ofstream(folder_ / "sizes.json") << config;
     std::ofstream(folder_ / data) << text;
     TrainOptions o;
@@ -44,6 +45,7 @@ class SeqLen : public testing::Test {
     o.seq_len = 8;
     o.batch_size = 2;
     o.steps = 3;
+    o.packing = packing;
     o.lr = 1e-2;
     o.dtype = "fp64";
     o.gemm = "mkl";
@@ -91,6 +93,22 @@ TEST_F(SeqLen, EvalOfALanguageModel_RepeatsTheRunsEvaluation) {
   EXPECT_NEAR(own["loss"].get<double>(), *last.eval_loss, 1e-9);
   EXPECT_EQ(own["tokens"], 50 * 7);
   EXPECT_EQ(eval("text.txt", 40)["tokens"], 10 * 39);
+}
+
+// Documents of 4 and 3 bytes with an end token share a sequence, but have 4 and 3 next tokens;
+// joined, each sequence of 8 would have 7.
+TEST_F(SeqLen, EvalOfARunThatPacksDocuments_KeepsThemApart) {
+  std::string rows;
+  for (int i = 0; i < 20; ++i) {
+    for (const std::string& text : {str("a ", i + 10), str("b ", i % 10)}) {
+      rows += json{{"text", text}}.dump() + '\n';
+    }
+  }
+  const StepMetrics last = train(kLlama, "", "texts.jsonl", rows, /*packing=*/true);
+  const json own = eval("texts.jsonl", 0);
+  EXPECT_NEAR(own["loss"].get<double>(), *last.eval_loss, 1e-9);
+  EXPECT_EQ(own["tokens"], 20 * (4 + 3));
+  EXPECT_EQ(eval("texts.jsonl", 4)["tokens"], 20 * (4 + 3));  // divided, but every token once
 }
 
 TEST_F(SeqLen, EvalAndPredictOfAClassifier_TruncateAsTheRunDid) {

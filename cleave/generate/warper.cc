@@ -42,7 +42,7 @@ Offers offers_of(const Scores& scores, const std::vector<int64_t>& rows, int64_t
       mine.push_back(is_there ? static_cast<double>(best[i].place) : -1);
     }
   }
-  const auto all = gathered(scores.axis, std::move(mine), site);
+  const auto all = gathered(scores, std::move(mine), site);
   Offers offers{.merged = std::vector<std::vector<Candidate>>(rows.size()),
                 .held_back = std::vector<std::optional<Candidate>>(rows.size())};
   const size_t width = 2 * static_cast<size_t>(limit);

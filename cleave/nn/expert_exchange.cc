@@ -34,6 +34,16 @@ Tensor transposed(const Tensor& rows, const std::vector<int64_t>& parts, size_t 
 
 }  // namespace
 
+std::vector<int64_t> rows_by_rank(const std::vector<int64_t>& counts, const Split& experts) {
+  std::vector<int64_t> rows;
+  for (int r = 0; r < experts.num_ranks(); ++r) {
+    const Range range = experts.ranges(r).front();
+    rows.push_back(
+        std::accumulate(counts.begin() + range.begin, counts.begin() + range.end, int64_t{0}));
+  }
+  return rows;
+}
+
 ExpertExchange::ExpertExchange(const std::vector<int64_t>& counts, const SplitPtr& experts,
                                const Axis& ep, const std::string& site, bool is_dry)
     : ep_(ep), site_(site) {
@@ -43,11 +53,7 @@ ExpertExchange::ExpertExchange(const std::vector<int64_t>& counts, const SplitPt
   by_expert_ = numbers_of(here.t());
   counts_ = numbers_of(here.sum(0));
   rows_.received = numbers_of(here.sum(1));
-  for (int r = 0; r < ep.size(); ++r) {
-    const Range range = experts->ranges(r).front();
-    rows_.sent.push_back(
-        std::accumulate(counts.begin() + range.begin, counts.begin() + range.end, int64_t{0}));
-  }
+  rows_.sent = rows_by_rank(counts, *experts);
 }
 
 Tensor ExpertExchange::to_experts(const Tensor& rows) const {

@@ -7,6 +7,9 @@
 
 namespace cleave::inline nn {
 
+/// How many of the rows go to each rank, from the number of rows for each expert.
+std::vector<int64_t> rows_by_rank(const std::vector<int64_t>& counts, const Split& experts);
+
 /// One exchange of rows between the ranks of an axis ep, each of which has some of the experts: to
 /// the ranks of their experts, and back. No expert has a limit of rows.
 class ExpertExchange {

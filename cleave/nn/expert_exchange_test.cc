@@ -59,7 +59,8 @@ Pass pass_of(Experts& layer, const Tensor& x, const Tensor& upstream) {
   (y * upstream).sum().backward();
   Pass out{.y = y.detach(), .x_grad = leaf.grad(), .gradients = {}};
   for (const auto& p : layer.parameters()) {
-    if (p->leaf().grad().defined()) out.gradients[p->name()] = p->leaf().grad();
+    if (p->leaf().defined() && p->leaf().grad().defined())
+      out.gradients[p->name()] = p->leaf().grad();
   }
   return out;
 }
@@ -114,6 +115,50 @@ TEST(Experts, SharedOutWithoutTokensForSome_EqualTheLayerOnOneRank) {
 TEST(Experts, SharedOutWithAllTokensOnOneRank_EqualTheLayerOnOneRank) {
   expect_equals_one_rank(2, Routed::kToRank0, false);
   expect_equals_one_rank(3, Routed::kToRank0, true);
+}
+
+/// The layer on `num_ranks` ranks that have the same tokens, but for `noise`, relative, on all but
+/// the first rank, is the layer on one rank within `tolerance`, and the same on all ranks.
+void expect_same_tokens(int num_ranks, const Weights& weights, const Tensor& x, double noise,
+                        double tolerance) {
+  const at::NoGradGuard no_grad;
+  Experts whole(kOptions);
+  test::fill(whole, weights, at::kDouble);
+  const Tensor want = whole(DTensor(x, Axis(), Replicate{}), {}).local();
+  test::on_ranks(num_ranks, [&](const Axis& ep) {
+    const at::NoGradGuard no_grad_here;
+    Experts layer(kOptions);
+    layer.share_out(ep, Axis(), RankTokens::kSame);
+    test::fill(layer, weights, at::kDouble);
+    EXPECT_EQ(same_tokens_axis(layer), ep);
+    for (const auto& p : layer.parameters()) {
+      EXPECT_EQ(p->leaf().defined(), p->is_here()) << p->name();
+    }
+    const Tensor own = ep.rank() == 0 ? x : x * (1 + noise * numbers(x.sizes(), 7));
+    const Tensor y = layer(DTensor(own, Axis(), Replicate{}), {}).local();
+    EXPECT_LE(test::largest_difference(y, want), tolerance) << ep.size();
+  });
+}
+
+TEST(Experts, SharedOutForTheSameTokens_EqualTheLayerOnOneRank) {
+  const Tensor x = numbers({1, kTokens, kOptions.hidden}, 1).abs();
+  Experts layer(kOptions);
+  for (const Routed routed : {Routed::kAny, Routed::kNotToTwo, Routed::kToRank0}) {
+    const Weights weights = weights_of(layer, routed);
+    for (const int num_ranks : {2, 3, 4}) expect_same_tokens(num_ranks, weights, x, 0, 1e-14);
+  }
+}
+
+// The router gives all experts the same probability up to rounding, so that each rank by itself
+// would choose others.
+TEST(Experts, SharedOutForTokensThatRanksRoundDifferently_AreChosenByTheFirstRank) {
+  const Tensor x = numbers({1, kTokens, kOptions.hidden}, 1).abs();
+  Experts layer(kOptions);
+  Weights weights = weights_of(layer, Routed::kAny);
+  weights.at("gate.weight")
+      .copy_(weights.at("gate.weight")[0].expand_as(weights.at("gate.weight")));
+  weights.at("gate.weight").add_(1e-15 * numbers({kOptions.num_experts, kOptions.hidden}, 3));
+  for (const int num_ranks : {2, 4}) expect_same_tokens(num_ranks, weights, x, 1e-14, 1e-11);
 }
 
 TEST(Experts, SharedOutInBf16_AreAsNearToFp64AsOneRank) {

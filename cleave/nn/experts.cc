@@ -1,6 +1,7 @@
 #include "cleave/nn/experts.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include <ATen/ATen.h>
 
@@ -174,17 +175,19 @@ Experts::Experts(const ExpertsOptions& o)
   own_ = {0, o.num_experts};
 }
 
-void Experts::share_out(const Axis& ep, const Axis& copies) {
+void Experts::share_out(const Axis& ep, const Axis& copies, RankTokens tokens) {
   const auto num_experts = std::ssize(experts_);
   CLEAVE_CHECK(num_experts >= ep.size(), Code::kShape, path(), " has ", num_experts,
                " experts, fewer than ep=", ep.size(), "; every rank of ep needs one");
   ep_ = ep;
+  tokens_ = tokens;
   shares_ = Split::balanced(num_experts, ep.size());
   own_ = shares_->ranges(ep.rank()).front();
   for (int64_t e = 0; e < num_experts; ++e) {
     const bool is_here = e >= own_.begin && e < own_.end;
     for (const auto& p : experts_[static_cast<size_t>(e)]->parameters()) {
       p->set_copies(copies, is_here);
+      if (!is_here) p->set_ownership(Parameter::Ownership::kNotOwned);
     }
   }
 }
@@ -211,6 +214,8 @@ Routing Experts::routed(const DTensor& logits, const Context& context) const {
   if (balance != nullptr && adds_gradient) {
     probabilities = balance->with_gradient(probabilities, context.key_mask);
   }
+  // Ranks may round differently, and all must choose the same experts.
+  if (tokens_ == RankTokens::kSame) ep_.broadcast_(probabilities, 0, path());
   Routing routing = route(probabilities, top_k_, normalizes_);
   if (balance != nullptr) balance->count(probabilities, routing.experts, context.key_mask);
   return routing;
@@ -237,6 +242,7 @@ Tensor Experts::results(const DTensor& x, const Tensor& rows, const std::vector<
 Tensor Experts::exchanged(const DTensor& x, const Tensor& rows, const std::vector<int64_t>& counts,
                           const Context& context) const {
   if (ep_.size() == 1) return results(x, rows, counts, context);
+  if (tokens_ == RankTokens::kSame) return joined(x, rows, counts, context);
   const ExpertExchange exchange(counts, shares_, ep_, path(), /*is_dry=*/rows.is_meta());
   Tensor own = results(x, exchange.to_experts(rows), exchange.counts(), context);
   // Backward of to_tokens() is collective: a rank whose experts are all frozen takes part in it.
@@ -244,6 +250,16 @@ Tensor Experts::exchanged(const DTensor& x, const Tensor& rows, const std::vecto
     own = own.detach().requires_grad_();
   }
   return exchange.to_tokens(own);
+}
+
+Tensor Experts::joined(const DTensor& x, const Tensor& rows, const std::vector<int64_t>& counts,
+                       const Context& context) const {
+  const std::vector<int64_t> widths = rows_by_rank(counts, *shares_);
+  const auto own = widths.begin() + ep_.rank();
+  const int64_t begin = std::accumulate(widths.begin(), own, int64_t{0});
+  const Tensor mine = results(x, rows.narrow(0, begin, *own),
+                              {counts.begin() + own_.begin, counts.begin() + own_.end}, context);
+  return ep_.all_gather(mine, 0, widths, path());
 }
 
 bool Experts::is_trained() const {
@@ -265,6 +281,14 @@ DTensor Experts::forward(const DTensor& x, const Context& context) {
   const Tensor sorted = exchanged(x, dispatch.rows(tokens), counts, context);
   const Tensor y = dispatch.tokens(sorted, routing.weights).view(x.local().sizes());
   return mine(is_split() ? x.with(y, Partial{}) : x.with(y));
+}
+
+Axis same_tokens_axis(Layer& model) {
+  Axis found;
+  model.walk([&](Layer& layer) {
+    if (const auto* experts = dynamic_cast<Experts*>(&layer)) found = experts->same_tokens();
+  });
+  return found;
 }
 
 }  // namespace cleave::inline nn

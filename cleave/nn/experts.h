@@ -27,6 +27,12 @@ Tensor router_probabilities(const Tensor& logits);
 ///   probabilities [N, experts]
 Routing route(const Tensor& probabilities, int64_t top_k, bool normalizes);
 
+/// The tokens of the ranks that share out experts.
+enum class RankTokens : uint8_t {
+  kOwn,   ///< each has other ones
+  kSame,  ///< all have the same ones; without gradients
+};
+
 /// Names of an expert's projections in paths and files.
 struct ExpertNames {
   std::string gate = "gate_proj", up = "up_proj", down = "down_proj";
@@ -78,7 +84,8 @@ class Expert : public Layer {
 /// Under expert parallelism the ranks of an axis ep, which have different tokens, share out the
 /// experts: each has some of them, whole, or under tp its part of each. The router is on all. Rows
 /// are sent to the ranks of their experts, and their results come back. Forward and backward are
-/// collective over ep.
+/// collective over ep. Where the ranks have the same tokens (inference), each runs the rows of its
+/// own experts, and all get all results.
 ///
 /// With a Context::balance it counts its tokens there, and backward adds the gradient of that loss;
 /// on a Fanout of rank 0 only, because gradients are partial sums.
@@ -92,7 +99,9 @@ class Experts : public Layer {
   /// Shares out the experts over `ep`, as evenly as possible, in their order. `copies`: the
   /// data-parallel ranks that have the same ones. Call it before there is memory. Throws
   /// Error(kShape) for fewer experts than ranks.
-  void share_out(const Axis& ep, const Axis& copies);
+  void share_out(const Axis& ep, const Axis& copies, RankTokens tokens = RankTokens::kOwn);
+  /// The ranks that share out the experts and have the same tokens; one rank if there are none.
+  [[nodiscard]] Axis same_tokens() const { return tokens_ == RankTokens::kSame ? ep_ : Axis(); }
   /// Of all ranks.
   [[nodiscard]] int64_t num_experts() const { return std::ssize(experts_); }
   /// Gives the logits of the experts.
@@ -105,6 +114,9 @@ class Experts : public Layer {
  private:
   [[nodiscard]] bool is_split() const { return experts_.front()->is_split(); }
   [[nodiscard]] Routing routed(const DTensor& logits, const Context& context) const;
+  /// exchanged() among ranks that have the same rows.
+  [[nodiscard]] Tensor joined(const DTensor& x, const Tensor& rows,
+                              const std::vector<int64_t>& counts, const Context& context) const;
   /// The results of this rank's experts for rows that are sorted by expert.
   [[nodiscard]] Tensor results(const DTensor& x, const Tensor& rows,
                                const std::vector<int64_t>& counts, const Context& context) const;
@@ -119,8 +131,12 @@ class Experts : public Layer {
   Linear gate_;
   std::vector<std::unique_ptr<Expert>> experts_;  // of all ranks of ep
   Axis ep_;
+  RankTokens tokens_ = RankTokens::kOwn;
   SplitPtr shares_;  // of the experts over ep
   Range own_;
 };
+
+/// Experts::same_tokens() of a model's layers.
+[[nodiscard]] Axis same_tokens_axis(Layer& model);
 
 }  // namespace cleave::inline nn

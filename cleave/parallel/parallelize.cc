@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "cleave/base/str.h"
-#include "cleave/nn/experts.h"
 #include "cleave/parallel/fsdp.h"
 #include "cleave/parallel/recompute.h"
 #include "cleave/parallel/zero1.h"
@@ -39,18 +38,14 @@ std::string ParallelConfig::describe() const {
   return text;
 }
 
-namespace {
-
-void check_divides(int ep, int dp) {
+void check_expert_ranks(int ep, int dp) {
   CLEAVE_CHECK(ep > 0 && dp % ep == 0, Code::kShape, "ep=", ep, " does not divide dp=", dp,
                "; blocks of ep data-parallel ranks share out the experts");
 }
 
-}  // namespace
-
 ParallelAxes with_experts(ParallelAxes axes, World& world, int ep) {
   if (ep == 1) return axes;
-  check_divides(ep, axes.dp.size());
+  check_expert_ranks(ep, axes.dp.size());
   const std::vector<int> ranks = axes.dp.ranks();
   const int begin = axes.dp.rank() / ep * ep;
   axes.ep = Axis(world.group({ranks.begin() + begin, ranks.begin() + begin + ep}, "ep"));
@@ -66,27 +61,27 @@ namespace {
 
 void check_experts(const ParallelAxes& axes, const ParallelConfig& config) {
   if (config.ep == 1) return;
-  check_divides(config.ep, config.dp);
+  check_expert_ranks(config.ep, config.dp);
   CLEAVE_CHECK(axes.ep.size() == config.ep && axes.copies.size() == config.dp / config.ep,
                Code::kUsage, "the axes ep and copies have ", axes.ep.size(), " and ",
                axes.copies.size(), " ranks for ep=", config.ep, " and dp=", config.dp,
                "; make them by with_experts()");
 }
 
-void share_out_experts(Layer& model, const ParallelAxes& axes, const ParallelConfig& config) {
-  if (config.ep == 1) return;
+}  // namespace
+
+void share_out_experts(Layer& model, const ParallelAxes& axes, RankTokens tokens) {
+  if (axes.ep.size() == 1) return;
   bool has_experts = false;
   model.walk([&](Layer& layer) {
     auto* experts = dynamic_cast<Experts*>(&layer);
     if (experts == nullptr) return;
-    experts->share_out(axes.ep, axes.copies);
+    experts->share_out(axes.ep, axes.copies, tokens);
     has_experts = true;
   });
-  CLEAVE_CHECK(has_experts, Code::kShape, "ep=", config.ep,
+  CLEAVE_CHECK(has_experts, Code::kShape, "ep=", axes.ep.size(),
                " shares out experts, and the model has none; leave it out");
 }
-
-}  // namespace
 
 Parallelized parallelize(Layer& model, const std::vector<Layer*>& sequence,
                          const ParallelAxes& axes, const ParallelConfig& config,
@@ -97,7 +92,7 @@ Parallelized parallelize(Layer& model, const std::vector<Layer*>& sequence,
   if (config.lora) attach_lora(model, sequence, *config.lora, config.compute_type);
   if (config.tp > 1) parallelize_module(model, axes.tp, config.plan);
   model.name_tree();
-  share_out_experts(model, axes, config);
+  share_out_experts(model, axes, RankTokens::kOwn);
   out.pipeline = std::make_unique<PipelineModel>(
       sequence, axes.pp,
       PipelineOptions{.schedule = config.schedule, .stages_per_rank = config.stages_per_rank});

@@ -2,6 +2,7 @@
 #include <memory>
 #include <vector>
 
+#include "cleave/nn/experts.h"
 #include "cleave/optim/optimizer.h"
 #include "cleave/parallel/config.h"
 #include "cleave/parallel/gradient_sync.h"
@@ -26,6 +27,13 @@ struct Parallelized {
   /// The parameters of this rank's stages, each once.
   [[nodiscard]] const Parameters& parameters() const { return pipeline->parameters(); }
 };
+
+/// Throws Error(kShape) unless ep divides dp.
+void check_expert_ranks(int ep, int dp);
+
+/// Shares out the experts of a model, which has no memory yet, over axes.ep. parallelize() does it.
+/// Throws Error(kShape) if the model has none, or fewer than ranks.
+void share_out_experts(Layer& model, const ParallelAxes& axes, RankTokens tokens);
 
 /// Distributes a model, which has no memory yet, as `config` says: attaches LoRA adapters,
 /// shards its parameters, chooses its stages, attaches the wraps of recompute and FSDP, and makes

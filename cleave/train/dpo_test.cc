@@ -123,6 +123,42 @@ TEST(Dpo, AnyLayout_TrainsAsOneRankDoes) {
   }
 }
 
+/// A run of adapters with dropout; their steps are large enough for it to show.
+TrainOptions with_dropout(TrainOptions o) {
+  o.lora = 2;
+  o.lora_dropout = 0.5;
+  o.lr = 3e-2;
+  o.dtype = "fp64";
+  return o;
+}
+
+// Oracles: the run on one rank, in fp64; the loss of the first step, when the adapters are zero and
+// the policy is the reference; the run without dropout, which differs from then on.
+TEST(Dpo, AdaptersWithDropout_TrainOnAnyLayoutAsOnOneRank) {
+  const TempFolder folder;
+  TrainOptions one = with_dropout(dpo_run(folder / "one"));
+  one.batch_size = 3;
+  const auto want = steps_of(one);
+  EXPECT_NEAR(want[0].loss, std::log(2), 1e-12);
+  one.lora_dropout = 0;
+  one.out = folder / "none";
+  const auto none = steps_of(one);
+  for (size_t i = 1; i < none.size(); ++i) {
+    EXPECT_GT(std::fabs(*want[i].reward_margin - *none[i].reward_margin), 1e-4) << i;
+  }
+  int number = 0;
+  for (const TrainOptions& layout : layouts()) {
+    TrainOptions o = with_dropout(layout);
+    o.out = folder / str("run", number++);
+    const auto got = steps_of(o);
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_NEAR(got[i].loss, want[i].loss, 1e-9) << number << " step " << i;
+      EXPECT_NEAR(*got[i].reward_margin, *want[i].reward_margin, 1e-9) << number << " step " << i;
+      EXPECT_NEAR(got[i].grad_norm, want[i].grad_norm, 1e-8) << number << " step " << i;
+    }
+  }
+}
+
 // Oracle: the distance of one rank in bf16 from fp64 (tests/support/rounding.h).
 TEST(Dpo, AnyLayoutInBf16_IsAsNearToFp64AsOneRank) {
   const TempFolder folder;
@@ -179,6 +215,26 @@ TEST(Dpo, ResumedRun_EqualsTheUninterruptedOneToTheBit) {
   const Error error = thrown_by([&] { cleave_train(o); });
   EXPECT_EQ(error.code(), Code::kUsage);
   EXPECT_THAT(error.what(), HasSubstr("no reference log-probabilities for --data"));
+}
+
+// The reference is computed without dropout, and the masks of a step do not depend on the start.
+TEST(Dpo, ResumedRunWithDropout_EqualsTheUninterruptedOneToTheBit) {
+  const TempFolder folder;
+  TrainOptions o = with_dropout(dpo_run(folder / "whole"));
+  o.eval_data = o.data;
+  const auto want = steps_of(o);
+  o.out = folder / "parts";
+  o.steps = 2;
+  cleave_train(o);
+  o.steps = 3;
+  o.resume = true;
+  const auto got = steps_of(o);
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_EQ(got[i].loss, want[i].loss) << i;
+    EXPECT_EQ(*got[i].reward_margin, *want[i].reward_margin) << i;
+  }
+  EXPECT_EQ(*got.back().eval_loss, *want.back().eval_loss);
 }
 
 // Oracle: the run without interruption. The reference is not known yet when the signal arrives.

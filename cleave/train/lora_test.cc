@@ -404,12 +404,6 @@ TEST_F(LoraRuns, WrongOptions_AreRefusedByName) {
   o = options("refused");
   o.model = "llama-tiny";
   EXPECT_NE(error_of(o).find("has no weights; give a model folder"), std::string::npos);
-  o = options("refused");
-  o.task = "dpo";
-  o.lora_dropout = 0.5;
-  EXPECT_EQ(error_of(o),
-            "2 --lora-dropout 0.5 does not fit --task dpo, which trains without dropout; leave it "
-            "out");
 }
 
 TEST_F(LoraRuns, OtherValuesOrBaseOnResume_AreRefused) {

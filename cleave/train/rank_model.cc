@@ -77,8 +77,10 @@ void RankModel::add_balance(std::vector<MicroBatch>& inputs, std::span<const Bat
 
 Context RankModel::context_of_step(uint64_t seed, int64_t step) const {
   Context context;
-  // The reference log-probabilities are those without dropout, and so are the policy's.
-  context.training = task_ != Task::kDpo;
+  // Preferences are learned without dropout, like the reference log-probabilities, unless adapters
+  // ask for it.
+  const auto& lora = parallelized_.config.lora;
+  context.training = task_ != Task::kDpo || (lora && lora->dropout > 0);
   context.recompute_attention = parallelized_.config.recompute == RecomputeKind::kSelective;
   context.seed = seed;
   context.step = step;

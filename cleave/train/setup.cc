@@ -242,9 +242,6 @@ std::optional<LoraOptions> choose_lora(const TrainSetup& setup) {
     return wanted;  // load_adapter() compares the targets
   }
   if (!wanted) return std::nullopt;
-  CLEAVE_CHECK(wanted->dropout == 0 || setup.task != Task::kDpo, Code::kUsage, "--lora-dropout ",
-               wanted->dropout, " does not fit --task dpo, which trains without dropout; leave it ",
-               "out");
   CLEAVE_CHECK(!setup.resumes, Code::kUsage, "the run in ", o.out,
                " was started without --lora; resume it without, or choose another --out");
   CLEAVE_CHECK(setup.folder, Code::kUsage,

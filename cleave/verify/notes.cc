@@ -32,7 +32,7 @@ std::string unsharded_note(Model& model) {
   int64_t count = 0;
   int64_t bytes = 0;
   for (const auto& p : model.parameters()) {
-    if (p->is_split() || p->shape().size() < 2) continue;
+    if (p->is_split() || p->shape().size() < 2 || !p->leaf().defined()) continue;
     bytes += static_cast<int64_t>(p->leaf().nbytes());
     if (++count <= 3) names += (count > 1 ? ", " : "") + p->name();
   }

@@ -14,6 +14,7 @@ struct VerifyOptions : MachineOptions {
   bool sequence_parallel = false;
   int tp = 0;  ///< 0 = 2, or ranks of the launcher / dp
   int dp = 1;
+  int ep = 1;           ///< data-parallel ranks that share out the experts
   std::string layer{};  ///< pattern of paths of the layers to run; empty = all
   int64_t fuzz = 0;     ///< number of random configurations to verify instead; 0 = off
   std::string dtype{};  ///< empty = that of the folder, else fp32
@@ -46,6 +47,9 @@ inline std::vector<Section> sections(VerifyOptions& o) {
        joined({{&o.tp, "tp", "N", "tensor-parallel ranks; with --fuzz at most N",
                 "2; under a launcher all remaining ranks", kRanks, kMustMatch},
                {&o.dp, "dp", "N", "data-parallel ranks", "", kRanks, kMustMatch},
+               {&o.ep, "ep", "N",
+                "data-parallel ranks that share out the experts of each layer; divides --dp", "",
+                kRanks, kMustMatch},
                plan(&o.plan),
                {&o.sequence_parallel,
                 "sequence-parallel",

@@ -1,11 +1,13 @@
 #include "cleave/verify/part.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <ATen/ATen.h>
 
 #include "cleave/layout/shards.h"
 #include "cleave/nn/cross_entropy.h"
+#include "cleave/nn/gradient_state.h"
 #include "cleave/verify/numbers.h"
 
 namespace cleave::verifying {
@@ -43,6 +45,17 @@ Moved moved(const Meter* meter) {
   return meter == nullptr ? Moved{} : meter->moved();
 }
 
+/// Experts got the same rows from each rank of `ep`, so their gradients are sums of equal ones.
+void average_experts(const Parameters& parameters, const Axis& ep) {
+  if (ep.size() == 1) return;
+  const at::NoGradGuard no_grad;
+  for (const auto& p : parameters) {
+    if (!p->copies() || !p->is_here()) continue;
+    p->leaf().mutable_grad().div_(ep.size());
+    record_scaled(*p);
+  }
+}
+
 }  // namespace
 
 DTensor loss_of(const VerifySettings& settings, const DTensor& logits, const Tensor& labels,
@@ -51,20 +64,32 @@ DTensor loss_of(const VerifySettings& settings, const DTensor& logits, const Ten
   return cross_entropy(logits, labels, {.valid_tokens = valid_tokens});
 }
 
+void clear_gradients(const Parameters& parameters) {
+  for (const auto& p : parameters) {
+    if (p->leaf().defined()) p->leaf().mutable_grad().reset();
+  }
+}
+
 int64_t num_elements(const Parameters& parameters) {
   int64_t count = 0;
   for (const auto& p : parameters) count += p->numel();
   return count;
 }
 
-double norm_of(const VerifySettings& settings, const Parameters& parameters, const Axis& tp) {
-  return settings.norm ? settings.norm(parameters, tp) : gradient_norm(parameters, tp).value;
+double norm_of(const VerifySettings& settings, const Parameters& parameters, const Axis& tp,
+               const Axis& ep) {
+  return settings.norm ? settings.norm(parameters, tp) : gradient_norm(parameters, tp, ep).value;
+}
+
+bool are_of_expert(const Parameters& parameters) {
+  return !parameters.empty() &&
+         std::ranges::all_of(parameters, [](const auto& p) { return p->copies().has_value(); });
 }
 
 std::vector<Quantity> run_part(const Part& part, const Tensor& whole_x,
                                const VerifySettings& settings, const Meter* meter,
                                PartBytes* bytes) {
-  for (const auto& p : part.parameters) p->leaf().mutable_grad().reset();
+  clear_gradients(part.parameters);
   Tensor x = local_value(whole_x, part.x);
   if (x.is_floating_point()) x = x.detach().clone().requires_grad_();
   const Moved before = moved(meter);
@@ -91,10 +116,12 @@ std::vector<Quantity> run_part(const Part& part, const Tensor& whole_x,
   }
   if (part.parameters.empty()) return out;
   finish_gradients(part.parameters, part.tp);
+  const Axis ep = are_of_expert(part.parameters) ? Axis() : part.ep;  // else it runs on all ranks
+  average_experts(part.parameters, ep);
   for (const auto& p : part.parameters) {
-    out.push_back(quantity_of(Of::kGradient, *p, p->leaf().grad()));
+    out.push_back(quantity_of(Of::kGradient, *p, gradient_of(*p)));
   }
-  const double norm = norm_of(settings, part.parameters, part.tp);
+  const double norm = norm_of(settings, part.parameters, part.tp, ep);
   out.push_back({.of = Of::kNorm,
                  .local = at::scalar_tensor(norm, at::kDouble),
                  .terms = num_elements(part.parameters)});

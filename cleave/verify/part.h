@@ -17,6 +17,7 @@ struct Part {
   std::function<DTensor(const DTensor&)> run;
   Parameters parameters{};  ///< of the layer and all inside it
   Axis tp{};
+  Axis ep{};            ///< ranks that share out experts; they run the part on the same input
   bool is_leaf = true;  ///< it calls no other layer
 };
 
@@ -35,10 +36,15 @@ std::vector<Quantity> run_part(const Part& part, const Tensor& whole_x,
 /// The loss, by settings.loss if set.
 DTensor loss_of(const VerifySettings& settings, const DTensor& logits, const Tensor& labels,
                 int64_t valid_tokens);
+/// Removes the gradients of the parameters that have memory.
+void clear_gradients(const Parameters& parameters);
 /// The number of elements of all whole parameters.
 int64_t num_elements(const Parameters& parameters);
-/// The gradient norm, by settings.norm if set.
-double norm_of(const VerifySettings& settings, const Parameters& parameters, const Axis& tp);
+/// The gradient norm, by settings.norm if set. `ep`: ranks that have different experts.
+double norm_of(const VerifySettings& settings, const Parameters& parameters, const Axis& tp,
+               const Axis& ep);
+/// Whether the parameters are those of an expert, or of a layer in it.
+bool are_of_expert(const Parameters& parameters);
 
 /// Notes on the costs of a plan: layer boundaries that gather or shard all features of the input,
 /// with the bytes moved; and matrices that are not sharded.

@@ -60,6 +60,7 @@ Work work_of(const VerifyOptions& options) {
       "choose cpu");
   VerifySettings settings{.tp = tp_of(options),
                           .dp = options.dp,
+                          .ep = options.ep,
                           .sequence_parallel = options.sequence_parallel,
                           .dtype = type_of(options.dtype),
                           .seed = options.seed,
@@ -96,6 +97,7 @@ ConfigFingerprint fingerprint_of(const VerifyOptions& options, const Work& work)
 std::string repeat_command(const VerifyOptions& options, int tp, uint64_t seed) {
   std::string line = str("cleave verify --model ", options.model, " --tp ", tp);
   if (options.dp > 1) line += str(" --dp ", options.dp);
+  if (options.ep > 1) line += str(" --ep ", options.ep);
   if (!options.plan.empty()) line += str(" --plan ", options.plan);
   if (!options.dtype.empty()) line += str(" --dtype ", options.dtype);
   return line + str(" --fuzz 1 --seed ", seed);

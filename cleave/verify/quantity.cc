@@ -78,12 +78,17 @@ Measured furthest(const Tensor& got, const Tensor& want, const Tensor& bound) {
 Quantity quantity_of(Of of, const Parameter& parameter, const Tensor& local) {
   return {.of = of,
           .subject = parameter.name(),
-          .local = local.detach(),
+          .local = local.defined() ? local.detach() : Tensor(),
           .axis = parameter.axis(),
           .placement = parameter.placement()};
 }
 
+Tensor gradient_of(const Parameter& parameter) {
+  return parameter.leaf().defined() ? parameter.leaf().grad() : Tensor();
+}
+
 Measured measure(const Quantity& q, const Wanted& want, const std::string& part) {
+  if (!q.local.defined()) return {};
   const at::NoGradGuard no_grad;
   bool is_whole = false;
   const Tensor got = comparable(q, &is_whole);

@@ -15,7 +15,7 @@ using Of = Comparison::Of;
 struct Quantity {
   Of of = Of::kOutput;
   std::string subject{};
-  Tensor local;
+  Tensor local;  ///< undefined if this rank has no part of it (experts of other ranks)
   Axis axis{};
   Placement placement{};
   bool is_gradient = false;     ///< placed as the gradient of `placement`
@@ -23,8 +23,11 @@ struct Quantity {
   int64_t terms = 0;            ///< if this is a sum in fp64: its number of terms
 };
 
-/// The quantity of a parameter's value or of its complete gradient.
+/// The quantity of a parameter's value or of its complete gradient; without a value if the
+/// parameter has no memory on this rank.
 Quantity quantity_of(Of of, const Parameter& parameter, const Tensor& local);
+/// The gradient of a parameter; undefined if it has no memory on this rank.
+Tensor gradient_of(const Parameter& parameter);
 
 /// The value on one rank, and how far rounding may move it on another layout.
 struct Wanted {
@@ -40,8 +43,8 @@ struct Measured {
   int64_t at = -1;  ///< flat index in the whole; -1 if there are no elements
 };
 
-/// Compares this rank's shard. Collective over the quantity's axis. Throws Error(kShape) with the
-/// name `part` if the shapes differ.
+/// Compares this rank's shard; without a value there are no elements. Collective over the
+/// quantity's axis. Throws Error(kShape) with the name `part` if the shapes differ.
 Measured measure(const Quantity& got, const Wanted& want, const std::string& part);
 
 /// For each entry the worst over the ranks of an axis; the same on all ranks. Collective.

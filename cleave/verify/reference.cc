@@ -124,13 +124,15 @@ Tensor storable(const Tensor& t, at::ScalarType type) {
   return t.is_floating_point() ? t.to(type).to(at::kDouble) : t;
 }
 
-/// `typed` are the values of the part in the type under test; none if that is fp64.
-WantedPart wanted_part(const Part& part, const std::vector<Quantity>& typed, Probes& probes,
-                       const VerifySettings& settings) {
+/// Sets input and values of a part that is run. `typed` are the values of the part in the type
+/// under test; none if that is fp64.
+void fill_wanted(WantedPart& wanted, const Part& part, const std::vector<Quantity>& typed,
+                 Probes& probes, const VerifySettings& settings) {
   const Tensor x = storable(part.x.local(), settings.dtype);
   const std::vector<Quantity> values = run_part(part, x, settings);
-  Bounds bounds(values, settings.dtype,
-                {.terms = terms_of(part, x, values.front().local), .ranks = settings.tp});
+  Bounds bounds(
+      values, settings.dtype,
+      {.terms = terms_of(part, x, values.front().local) * settings.ep, .ranks = settings.tp});
   if (!typed.empty()) bounds.observe_one_rank(typed);
   const auto run = [&](int draw) {
     const std::string stream = str("draw ", draw, " input");
@@ -138,16 +140,15 @@ WantedPart wanted_part(const Part& part, const std::vector<Quantity>& typed, Pro
     const Tensor in = x.is_floating_point() ? rounded(x, size, settings.seed, stream) : x;
     return run_part(part, in, settings);
   };
-  return {.name = part.name,
-          .x = x,
-          .values = with_bounds(bounds, probes, part.parameters, settings, run)};
+  wanted.x = x;
+  wanted.values = with_bounds(bounds, probes, part.parameters, settings, run);
 }
 
 /// The values of a step with bounds; if `stepped`, the weights after it too.
 std::vector<Wanted> wanted_step_of(Model& model, Probes& probes, const StepInput& input,
                                    const VerifySettings& settings, bool stepped) {
   const Parameters parameters = model.parameters();
-  const std::vector<Quantity> values = run_step(model, Axis(), Axis(), input, settings);
+  const std::vector<Quantity> values = run_step(model, {}, input, settings);
   std::vector<Quantity> weights;
   if (stepped) {
     weights = stepped_weights(model);
@@ -160,10 +161,10 @@ std::vector<Wanted> wanted_step_of(Model& model, Probes& probes, const StepInput
   Bounds bounds(values, settings.dtype, {.terms = terms, .ranks = settings.tp * settings.dp});
   if (settings.dtype != at::kDouble) {
     in_type(parameters, settings.dtype,
-            [&] { bounds.observe_one_rank(run_step(model, Axis(), Axis(), input, settings)); });
+            [&] { bounds.observe_one_rank(run_step(model, {}, input, settings)); });
   }
   std::vector<Wanted> out = with_bounds(bounds, probes, parameters, settings, [&](int /*draw*/) {
-    return run_step(model, Axis(), Axis(), input, settings);
+    return run_step(model, {}, input, settings);
   });
   for (size_t i = 0; i < weights.size(); ++i) {
     constexpr size_t kFirstGradient = 2;  // after loss and output
@@ -175,14 +176,17 @@ std::vector<Wanted> wanted_step_of(Model& model, Probes& probes, const StepInput
 
 void add_parts(WantedRun& run, Model& model, Probes& probes, const VerifySettings& settings) {
   const auto calls = recorded(model, probes, Axis(), run.input, settings.seed);
-  const auto parts = parts_of(calls, settings, run.input, Axis());
-  for (const Part& part : parts) run.parts.push_back({.name = part.name, .x = {}});
+  const auto parts = parts_of(calls, settings, run.input, {});
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const std::string path = i < calls.size() ? calls[i].layer->path() : "";
+    run.parts.push_back({.name = parts[i].name, .path = path, .x = {}});
+  }
   mark_wanted(run, calls, settings.layer);
   std::vector<std::vector<Quantity>> typed(parts.size());
   if (settings.dtype != at::kDouble) {
     in_type(model.parameters(), settings.dtype, [&] {
       const auto own = parts_of(recorded(model, probes, Axis(), run.input, settings.seed), settings,
-                                run.input, Axis());
+                                run.input, {});
       for (size_t i = 0; i < parts.size(); ++i) {
         if (!run.parts[i].is_run) continue;
         const Tensor& x = parts[i].x.local();
@@ -191,7 +195,7 @@ void add_parts(WantedRun& run, Model& model, Probes& probes, const VerifySetting
     });
   }
   for (size_t i = 0; i < parts.size(); ++i) {
-    if (run.parts[i].is_run) run.parts[i] = wanted_part(parts[i], typed[i], probes, settings);
+    if (run.parts[i].is_run) fill_wanted(run.parts[i], parts[i], typed[i], probes, settings);
   }
 }
 
@@ -202,7 +206,7 @@ void add_runs(Reference& reference, Model& model, Probes& probes, const VerifySe
   reference.runs.back().step = wanted_step_of(model, probes, input, settings, true);
   StepInput dropout = input;
   dropout.training = true;
-  const Tensor loss = run_step(model, Axis(), Axis(), dropout, settings).front().local;
+  const Tensor loss = run_step(model, {}, dropout, settings).front().local;
   if (loss.equal(reference.runs.back().step.front().value)) return;
   reference.runs.push_back({.input = dropout});
   add_parts(reference.runs.back(), model, probes, settings);
@@ -246,7 +250,7 @@ std::vector<LayerCall> recorded(Model& model, Probes& probes, const Axis& tp,
 }
 
 std::vector<Part> parts_of(const std::vector<LayerCall>& calls, const VerifySettings& settings,
-                           const StepInput& input, const Axis& tp) {
+                           const StepInput& input, const ParallelAxes& axes) {
   const std::string how = input.training ? " with dropout" : "";
   std::vector<Part> parts;
   std::map<const Layer*, int> seen;
@@ -260,7 +264,8 @@ std::vector<Part> parts_of(const std::vector<LayerCall>& calls, const VerifySett
                      .x = call.x,
                      .run = run,
                      .parameters = call.layer->parameters(),
-                     .tp = tp,
+                     .tp = axes.tp,
+                     .ep = axes.ep,
                      .is_leaf = call.is_leaf});
   }
   const Tensor& labels = input.labels;
@@ -271,7 +276,7 @@ std::vector<Part> parts_of(const std::vector<LayerCall>& calls, const VerifySett
        .x = calls.back().y,
        .run = [&settings, labels,
                count](const DTensor& logits) { return loss_of(settings, logits, labels, count); },
-       .tp = tp});
+       .tp = axes.tp});
   return parts;
 }
 

@@ -9,6 +9,7 @@ namespace cleave::verifying {
 /// The values of a part on one rank.
 struct WantedPart {
   std::string name;
+  std::string path{};  ///< of the layer; "" of the model and of the loss
   bool is_run = true;  ///< false: not matched by settings.layer
   Tensor x;            ///< the whole input
   std::vector<Wanted> values{};
@@ -41,7 +42,7 @@ std::vector<LayerCall> recorded(Model& model, Probes& probes, const Axis& tp,
 
 /// The parts of a recorded forward: its calls, then the loss.
 std::vector<Part> parts_of(const std::vector<LayerCall>& calls, const VerifySettings& settings,
-                           const StepInput& input, const Axis& tp);
+                           const StepInput& input, const ParallelAxes& axes);
 
 /// Computes the reference on one rank.
 Reference make_reference(const MakeModel& make, const VerifySettings& settings);

@@ -124,6 +124,7 @@ std::string whole_table(const VerifyReport& report) {
 
 std::string layout_text(const VerifySettings& s) {
   std::string text = str("tp ", s.tp, ", dp ", s.dp);
+  if (s.ep > 1) text += str(", ep ", s.ep);
   if (s.sequence_parallel) text += ", sequence parallel";
   return text + str(", ", name(dtype_of(s.dtype)), ", seed ", s.seed);
 }
@@ -182,6 +183,7 @@ std::string report_json(const VerifyReport& report, const std::string& model) {
   Object out = {{"model", model},
                 {"tp", s.tp},
                 {"dp", s.dp},
+                {"ep", s.ep},
                 {"sequence_parallel", s.sequence_parallel},
                 {"dtype", name(dtype_of(s.dtype))},
                 {"seed", s.seed}};

@@ -25,6 +25,15 @@ std::shared_ptr<Parameter> master_of(const Parameter& p) {
   return master;
 }
 
+/// The parameters that have memory: all but the experts of other ranks.
+Parameters held_of(const Parameters& parameters) {
+  Parameters out;
+  for (const auto& p : parameters) {
+    if (p->leaf().defined()) out.push_back(p);
+  }
+  return out;
+}
+
 }  // namespace
 
 at::ScalarType master_type(at::ScalarType type) {
@@ -39,10 +48,13 @@ Context context_of(const StepInput& input, uint64_t seed) {
   return context;
 }
 
-std::vector<Quantity> run_step(Model& model, const Axis& tp, const Axis& dp, const StepInput& input,
+std::vector<Quantity> run_step(Model& model, const ParallelAxes& axes, const StepInput& input,
                                const VerifySettings& settings) {
+  const Axis& tp = axes.tp;
+  const Axis& dp = axes.dp;
   const Parameters parameters = model.parameters();
-  for (const auto& p : parameters) p->leaf().mutable_grad().reset();
+  const Parameters held = held_of(parameters);
+  clear_gradients(held);
   const int64_t count = input.ids.size(0) / dp.size();
   const Range rows{count * dp.rank(), count * (dp.rank() + 1)};
   Context context = context_of(input, settings.seed);
@@ -53,9 +65,9 @@ std::vector<Quantity> run_step(Model& model, const Axis& tp, const Axis& dp, con
       loss_of(settings, logits, input.labels.narrow(0, rows.begin, count), context.valid_tokens);
   const double scale = settings.dtype == at::kHalf ? kHalfLossScale : 1;
   (loss.local() * scale).backward();
-  GradientSync(parameters, dp, {.precision = std::nullopt}).complete();
+  GradientSync(held, dp, {.precision = std::nullopt}).complete();
   if (scale != 1) {
-    for (const auto& p : parameters) {
+    for (const auto& p : held) {
       Tensor& grad = p->leaf().mutable_grad();
       grad = grad.to(master_type(grad.scalar_type())).div_(scale);
       record_sum(*p, p->axis());  // the new tensor has no record
@@ -69,9 +81,9 @@ std::vector<Quantity> run_step(Model& model, const Axis& tp, const Axis& dp, con
        .placement = logits.placement(),
        .rows = rows}};
   for (const auto& p : parameters) {
-    out.push_back(quantity_of(Of::kGradient, *p, p->leaf().grad()));
+    out.push_back(quantity_of(Of::kGradient, *p, gradient_of(*p)));
   }
-  const double norm = norm_of(settings, parameters, tp);
+  const double norm = norm_of(settings, parameters, tp, axes.ep);
   out.push_back({.of = Of::kNorm,
                  .local = at::scalar_tensor(norm, at::kDouble),
                  .terms = num_elements(parameters)});
@@ -81,12 +93,14 @@ std::vector<Quantity> run_step(Model& model, const Axis& tp, const Axis& dp, con
 std::vector<Quantity> stepped_weights(Model& model) {
   const Parameters parameters = model.parameters();
   Parameters masters;
-  for (const auto& p : parameters) masters.push_back(master_of(*p));
+  for (const auto& p : held_of(parameters)) masters.push_back(master_of(*p));
   Optimizer optimizer(masters, {.eps = kAdamEps, .weight_decay = 0.1});
   optimizer.step(kLearningRate);
   std::vector<Quantity> out;
-  for (size_t i = 0; i < masters.size(); ++i) {
-    out.push_back(quantity_of(Of::kStepped, *parameters[i], masters[i]->leaf()));
+  auto master = masters.begin();
+  for (const auto& p : parameters) {
+    out.push_back(
+        quantity_of(Of::kStepped, *p, p->leaf().defined() ? (*master++)->leaf() : Tensor()));
   }
   return out;
 }

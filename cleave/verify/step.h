@@ -1,4 +1,5 @@
 #pragma once
+#include "cleave/parallel/config.h"
 #include "cleave/verify/part.h"
 
 namespace cleave::verifying {
@@ -17,9 +18,9 @@ Context context_of(const StepInput& input, uint64_t seed);
 inline constexpr double kLearningRate = 1e-2;
 inline constexpr double kAdamEps = 1e-8;
 
-/// Forward, loss, backward and gradient sync over both axes. Returns loss, output (of this
+/// Forward, loss, backward and gradient sync over all axes. Returns loss, output (of this
 /// data-parallel rank's sequences), gradients and norm.
-std::vector<Quantity> run_step(Model& model, const Axis& tp, const Axis& dp, const StepInput& input,
+std::vector<Quantity> run_step(Model& model, const ParallelAxes& axes, const StepInput& input,
                                const VerifySettings& settings);
 
 /// The type of master weights for the compute type `type`: fp64 for fp64, else fp32.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 #include <mutex>
+#include <set>
+#include <utility>
 
 #include <ATen/ATen.h>
 
@@ -13,6 +15,7 @@
 #include "cleave/mesh/job.h"
 #include "cleave/mesh/mesh.h"
 #include "cleave/nn/layer.h"
+#include "cleave/parallel/parallelize.h"
 #include "cleave/verify/numbers.h"
 #include "cleave/verify/part.h"
 #include "cleave/verify/reference.h"
@@ -43,22 +46,24 @@ std::vector<int64_t> index_of(int64_t flat, at::IntArrayRef shape) {
 /// Compares one rank of the sharded model with the reference.
 class RankVerifier {
  public:
-  RankVerifier(const Reference& reference, const VerifySettings& settings, const Mesh& mesh)
+  RankVerifier(const Reference& reference, const VerifySettings& settings, ParallelAxes axes)
       : reference_(reference),
         settings_(settings),
         device_(device_of(settings.device)),
-        tp_(mesh["tp"]),
-        dp_(mesh["dp"]) {
-    if (tp_.size() == 1) return;
-    meter_ = std::make_shared<Meter>(tp_.group());
-    tp_ = Axis(meter_);
+        axes_(std::move(axes)) {
+    if (axes_.tp.size() == 1) return;
+    meter_ = std::make_shared<Meter>(axes_.tp.group());
+    axes_.tp = Axis(meter_);
   }
 
   RankResult run(const MakeModel& make) {
     const std::unique_ptr<Model> model = make();
     Probes probes(*model);
-    parallelize_module(*model, tp_,
+    parallelize_module(*model, axes_.tp,
                        settings_.plan ? *settings_.plan : model->plan(settings_.sequence_parallel));
+    model->name_tree();
+    share_out_experts(*model, axes_, RankTokens::kOwn);
+    note_absent(*model);
     set_weights(*model, settings_, reference_.constants);
     move_to(*model, device_);
     compare_weights(*model);
@@ -67,7 +72,7 @@ class RankVerifier {
       compare_step(*model, run);
     }
     if (!reference_.prompts.empty()) {
-      result_.ids = continued(*model, tp_, reference_.prompts, settings_.num_new_tokens);
+      result_.ids = continued(*model, axes_.tp, reference_.prompts, settings_.num_new_tokens);
     }
     take_worst();
     return std::move(result_);
@@ -100,19 +105,39 @@ class RankVerifier {
     compare({.kind = Kind::kWeights, .name = "the weights"}, weights, reference_.initial);
   }
 
+  /// Notes the layers of experts that other ranks have. This rank does not call them.
+  void note_absent(Model& model) {
+    model.walk([&](Layer& layer) {
+      const Parameters parameters = layer.parameters();
+      if (are_of_expert(parameters) && !parameters.front()->is_here()) absent_.insert(layer.path());
+    });
+  }
+
+  /// A part that other ranks run.
+  void skip_part(const WantedPart& want) {
+    std::vector<Quantity> none;
+    for (const Wanted& value : want.values) {
+      none.push_back({.of = value.of, .subject = value.subject, .local = {}});
+    }
+    compare({.kind = Kind::kLayer, .name = want.name}, none, want.values);
+  }
+
   void compare_parts(Model& model, Probes& probes, const WantedRun& run) {
     const StepInput input = on_device(run.input);
-    const auto calls = recorded(model, probes, tp_, input, settings_.seed);
-    const auto parts = parts_of(calls, settings_, input, tp_);
-    CLEAVE_CHECK(parts.size() == run.parts.size(), Code::kShape, "the sharded model makes ",
-                 calls.size(), " layer calls, the model on one rank ", run.parts.size() - 1,
-                 "; a model must call the same layers on every layout");
+    const auto calls = recorded(model, probes, axes_.tp, input, settings_.seed);
+    const auto parts = parts_of(calls, settings_, input, axes_);
     std::vector<PartBytes> bytes(parts.size());
-    for (size_t i = 0; i < parts.size(); ++i) {
-      const WantedPart& want = run.parts[i];
-      CLEAVE_CHECK(parts[i].name == want.name, Code::kShape, "the sharded model calls ",
-                   parts[i].name, ", the model on one rank ", want.name,
-                   "; a model must call the same layers on every layout");
+    size_t next = 0;
+    for (const WantedPart& want : run.parts) {
+      if (absent_.contains(want.path)) {
+        if (want.is_run) skip_part(want);
+        continue;
+      }
+      const size_t i = next++;
+      const bool is_there = i < parts.size();
+      CLEAVE_CHECK(is_there && parts[i].name == want.name, Code::kShape, "the sharded model calls ",
+                   is_there ? parts[i].name : "no more layers", ", the model on one rank ",
+                   want.name, "; a model must call the same layers on every layout");
       if (!want.is_run) continue;
       const Tensor x = want.x.to(device_, parts[i].x.local().scalar_type());
       const auto got = run_part(parts[i], x, settings_, meter_.get(), &bytes[i]);
@@ -123,7 +148,7 @@ class RankVerifier {
   }
 
   void compare_step(Model& model, const WantedRun& run) {
-    auto got = run_step(model, tp_, dp_, on_device(run.input), settings_);
+    auto got = run_step(model, axes_, on_device(run.input), settings_);
     if (!run.input.training) {
       std::vector<Quantity> weights = stepped_weights(model);
       std::move(weights.begin(), weights.end(), std::back_inserter(got));
@@ -134,9 +159,14 @@ class RankVerifier {
 
   /// Sets each comparison to the worst over all ranks.
   void take_worst() {
-    const auto all = worst(worst(result_.measured, tp_), dp_);
+    const auto all = worst(worst(result_.measured, axes_.tp), axes_.dp);
+    std::vector<int64_t> moved;  // by each part; nothing where this rank did not run it
+    for (const VerifiedPart& part : result_.parts) moved.push_back(part.bytes);
+    const Tensor most = axes_.ep.all_reduce(at::tensor(moved), "bytes", ReduceOp::kMax);
     size_t at = 0;
-    for (VerifiedPart& part : result_.parts) {
+    for (size_t i = 0; i < result_.parts.size(); ++i) {
+      VerifiedPart& part = result_.parts[i];
+      part.bytes = most.const_data_ptr<int64_t>()[i];
       for (Comparison& c : part.values) {
         const Measured& m = all[at];
         c.distance = m.distance;
@@ -152,7 +182,8 @@ class RankVerifier {
   const Reference& reference_;
   const VerifySettings& settings_;
   at::Device device_;
-  Axis tp_, dp_;
+  ParallelAxes axes_;
+  std::set<std::string> absent_;  // paths of layers of other ranks' experts
   std::shared_ptr<Meter> meter_;
   RankResult result_;
   std::vector<std::vector<int64_t>> shapes_;  // of the values, in order
@@ -226,6 +257,7 @@ const VerifiedPart* VerifyReport::first_difference() const {
 VerifyReport verify_model(const MakeModel& make, const VerifySettings& settings) {
   CLEAVE_CHECK(settings.tp >= 1 && settings.dp >= 1, Code::kUsage, "tp=", settings.tp,
                " and dp=", settings.dp, " must be at least 1");
+  check_expert_ranks(settings.ep, settings.dp);
   CLEAVE_CHECK(settings.dtype == at::kDouble || settings.dtype == at::kFloat ||
                    settings.dtype == at::kBFloat16 || settings.dtype == at::kHalf,
                Code::kUsage, "the dtype of verify is ", toString(settings.dtype),
@@ -238,6 +270,9 @@ VerifyReport verify_model(const MakeModel& make, const VerifySettings& settings)
     const std::unique_ptr<Model> model = make();
     const Plan plan = settings.plan ? *settings.plan : model->plan(settings.sequence_parallel);
     if (settings.tp > 1) parallelize_module(*model, dry_axis("tp", 0, settings.tp), plan);
+    model->name_tree();
+    const Axis ep = settings.ep > 1 ? dry_axis("ep", 0, settings.ep) : Axis();
+    share_out_experts(*model, {.pp = {}, .dp = {}, .tp = {}, .ep = ep}, RankTokens::kOwn);
   }
   const Reference reference = make_reference(make, settings);
   std::mutex mutex;
@@ -255,9 +290,12 @@ VerifyReport verify_model(const MakeModel& make, const VerifySettings& settings)
               check_consistent(settings.fingerprint, all["verify"]);
             }
             const Mesh mesh = Mesh::build(world, {{"dp", settings.dp}, {"tp", settings.tp}});
-            RankResult own = RankVerifier(reference, settings, mesh).run(make);
+            const ParallelAxes axes =
+                with_experts({.pp = {}, .dp = mesh["dp"], .tp = mesh["tp"]}, world, settings.ep);
+            RankResult own = RankVerifier(reference, settings, axes).run(make);
             const std::lock_guard lock(mutex);
-            found = std::move(own);
+            // Ranks have notes on their own experts.
+            if (!world.ranks_are_threads() || world.rank() == 0) found = std::move(own);
           });
   VerifyReport report{.settings = settings, .parts = found.parts, .notes = found.notes};
   if (!found.ids.empty()) report.parts.push_back(compared_ids(reference, found.ids));

@@ -26,6 +26,7 @@ using NormFunction = std::function<double(const Parameters& parameters, const Ax
 struct VerifySettings {
   int tp = 2;
   int dp = 1;
+  int ep = 1;                  ///< data-parallel ranks that share out the experts; divides dp
   std::optional<Plan> plan{};  ///< default: the model's
   bool sequence_parallel = false;
   at::ScalarType dtype = at::kDouble;    ///< of the sharded model; one rank is always fp64
@@ -74,7 +75,7 @@ struct Comparison {
 struct VerifiedPart {
   enum class Kind : uint8_t { kWeights, kLayer, kLoss, kStep, kIds } kind = Kind::kLayer;
   std::string name;  ///< path of the layer ("the model" is the root), or "the loss", ...
-  /// Size of the whole tensors that collectives moved in forward and backward, inner layers
+  /// Size of the whole tensors that collectives over tp moved in forward and backward, inner layers
   /// included. Less than the sum over inner layers if these share a conversion (q, k and v).
   int64_t bytes = 0;
   std::vector<Comparison> values{};

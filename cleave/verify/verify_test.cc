@@ -1,5 +1,6 @@
 #include "cleave/verify/verify.h"
 
+#include <array>
 #include <cmath>
 
 #include <gtest/gtest.h>
@@ -7,6 +8,7 @@
 #include "cleave/mesh/mesh.h"
 #include "cleave/nn/cross_entropy.h"
 #include "tests/support/faulty_model.h"
+#include "tests/support/golden.h"
 #include "tests/support/gpus.h"
 #include "tests/support/thrown.h"
 
@@ -50,6 +52,58 @@ TEST(Verify, HealthyModel_AgreesOnEveryLayout) {
     EXPECT_EQ(first_of(report), "") << "tp " << tp << " dp " << dp;
     EXPECT_NO_THROW(part_of(report, "a training step with dropout"));
   }
+}
+
+VerifyReport verified_mixtral(const VerifySettings& settings) {
+  const Json config = Json::parse_file(test::golden_folder("mixtral") + "/config.json");
+  return verify_model([&] { return make_model(config); }, settings);
+}
+
+TEST(Verify, SharedOutExperts_Agree) {
+  for (const auto& [tp, dp, ep] :
+       std::vector<std::array<int, 3>>{{1, 2, 2}, {1, 3, 3}, {1, 4, 2}, {2, 2, 2}}) {
+    VerifySettings settings = settings_at(tp);
+    settings.dp = dp;
+    settings.ep = ep;
+    const VerifyReport report = verified_mixtral(settings);
+    EXPECT_EQ(first_of(report), "") << "tp " << tp << " dp " << dp << " ep " << ep;
+    // Every expert is compared, whichever rank has it.
+    for (const VerifiedPart& part : report.parts) {
+      for (const Comparison& c : part.values) {
+        const bool is_weight = c.of == Comparison::Of::kStart || c.of == Comparison::Of::kStepped;
+        EXPECT_TRUE(!is_weight || !c.at.empty()) << c.quantity();
+      }
+    }
+    for (const int expert : {0, 4}) {
+      const VerifiedPart& part =
+          part_of(report, str("model.layers.0.block_sparse_moe.experts.", expert, ".w1"));
+      EXPECT_FALSE(part.values.front().at.empty()) << expert;
+    }
+    EXPECT_EQ(part_of(report, "model.layers.0.block_sparse_moe").bytes > 0, tp > 1);
+  }
+}
+
+TEST(Verify, NormThatLeavesOutOtherRanksExperts_IsNamed) {
+  VerifySettings settings = settings_at(1);
+  settings.dp = settings.ep = 2;
+  settings.norm = [](const Parameters& parameters, const Axis& /*tp*/) {
+    double squares = 0;
+    for (const auto& p : parameters) {
+      if (p->is_here()) squares += p->leaf().grad().square().sum().item<double>();
+    }
+    return std::sqrt(squares);
+  };
+  EXPECT_EQ(first_of(verified_mixtral(settings)),
+            "model.layers.0.block_sparse_moe: norm of the gradients");
+}
+
+TEST(Verify, RanksThatCannotShareOutExperts_AreRefused) {
+  VerifySettings settings = settings_at(1);
+  settings.dp = 3;
+  settings.ep = 2;
+  EXPECT_EQ(thrown_by([&] { verified(Fault::kNone, settings); }).code(), Code::kShape);
+  settings.dp = 2;
+  EXPECT_EQ(thrown_by([&] { verified(Fault::kNone, settings); }).code(), Code::kShape);
 }
 
 TEST(Verify, ModelOnAGpu_MatchesTheModelOnTheCpu) {

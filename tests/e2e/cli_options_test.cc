@@ -249,6 +249,7 @@ TEST_F(Options, GenerateWithoutFlags_HasTheDocumentedDefaults) {
                        {"eos-id", nullptr},
                        {"stop", json::array()},
                        {"tp", 0},
+                       {"ep", 1},
                        {"dtype", ""},
                        {"device", "cpu"},
                        {"json", false},
@@ -286,6 +287,7 @@ TEST_F(Options, EveryGenerateFlag_ReachesItsOption) {
                        {"eos-id", 2},
                        {"tokenizer", "bytes"},
                        {"tp", 2},
+                       {"ep", 3},
                        {"dtype", "fp64"},
                        {"gemm", "onednn"},
                        {"threads-per-rank", 2},
@@ -372,8 +374,8 @@ TEST_F(Options, OneRankOnAGpu_RunsInThisProcess) {
 
 // The fake library prints its options on one line per process.
 TEST_F(Options, RanksOnGpus_AreProcessesOfThisCommandLine) {
-  const RunResult ran = run_fake(
-      {"generate", "--model", in("model"), "--prompt", "a b", "--tp", "3", "--device", "cuda"});
+  const RunResult ran = run_fake({"generate", "--model", in("model"), "--prompt", "a b", "--tp",
+                                  "3", "--ep", "2", "--device", "cuda"});
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
   std::istringstream lines(ran.out);
   int count = 0;
@@ -382,7 +384,7 @@ TEST_F(Options, RanksOnGpus_AreProcessesOfThisCommandLine) {
     EXPECT_EQ(options["device"], "cuda");
     EXPECT_EQ(options["prompts"], json({"a b"}));
   }
-  EXPECT_EQ(count, 3) << ran.out;
+  EXPECT_EQ(count, 6) << ran.out;
 }
 
 TEST_F(Options, MoreRanksThanGpus_AreReportedOnceBeforeAnyStarts) {
@@ -401,6 +403,7 @@ TEST_F(Options, EveryEvalFlag_ReachesItsOption) {
                        {"reference", in("ref")},
                        {"tokenizer", "bytes"},
                        {"tp", 2},
+                       {"ep", 3},
                        {"seq-len", 32},
                        {"batch-size", 3},
                        {"dtype", "bf16"},
@@ -428,6 +431,8 @@ TEST_F(Options, EveryEvalFlag_ReachesItsOption) {
                                          "bytes",
                                          "--tp",
                                          "2",
+                                         "--ep",
+                                         "3",
                                          "--seq-len",
                                          "32",
                                          "--batch-size",

@@ -90,6 +90,15 @@ MIXTRAL = {**DECODER, "architectures": ["MixtralForCausalLM"], "model_type": "mi
 OLMO2 = {**DECODER, "architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2"}
 PHI3 = {**DECODER, "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "partial_rotary_factor": 0.5,
         "original_max_position_embeddings": 256}
+# Longrope: llama.cpp has the long factors if its context is longer than the original one, Cleave if the sequence is.
+FACTORS = {"short_factor": [1 + i / 16 for i in range(16)], "long_factor": [1 + i for i in range(16)]}
+SHORT_ROPE = {**PHI3, "max_position_embeddings": 512, "rope_scaling": {"type": "longrope", **FACTORS}}
+LONG_ROPE = {**PHI3, "original_max_position_embeddings": 8, "rope_scaling": {"type": "longrope", **FACTORS}}
+# The fourth of five layers has no rotary positions.
+SMOLLM3 = {**DECODER, "architectures": ["SmolLM3ForCausalLM"], "model_type": "smollm3", "num_hidden_layers": 5,
+           "no_rope_layer_interval": 4,
+           "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64,
+                            "attention_factor": 1.3, "beta_fast": 8.0}}
 # Windows shorter than the texts; seven layers have both kinds of Gemma 3's.
 GEMMA2 = {**DECODER, "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "query_pre_attn_scalar": 64,
           "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True, "sliding_window": 24,
@@ -148,7 +157,8 @@ def main():
         folder = pathlib.Path(name)
         # Not "phi3": in a model of that name llama.cpp looks for Phi-3's special tokens.
         configs = {"llama": LLAMA, "gpt2": GPT2, "olmo2": OLMO2, "fused": PHI3, "gemma2": GEMMA2, "gemma3": GEMMA3,
-                   "mixtral": MIXTRAL, "qwen3-moe": QWEN3_MOE}
+                   "mixtral": MIXTRAL, "qwen3-moe": QWEN3_MOE, "smollm3": SMOLLM3, "short-rope": SHORT_ROPE,
+                   "long-rope": LONG_ROPE}
         models = [(one, trained(cleave, folder, one, config), 256) for one, config in configs.items()]
         data = os.environ.get("CLEAVE_DATA")
         if data:

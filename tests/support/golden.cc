@@ -139,6 +139,7 @@ at::Tensor slice_of(const Parameter& parameter, const at::Tensor& whole) {
 void fill(Layer& model, const Tensors& whole, at::ScalarType dtype) {
   model.name_tree();
   for (const auto& p : model.parameters()) {
+    if (!p->is_here()) continue;
     p->set_leaf(slice_of(*p, whole.at(p->name())).to(dtype).clone());
   }
 }

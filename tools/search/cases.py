@@ -127,8 +127,6 @@ def draw_tuning(rng, model, form, steps):
         flags["optimizer"] = "muon"
     if maybe(rng, 0.3):
         flags["ema"] = rng.choice((0.5, 0.99))
-    if form == "pairs":
-        flags.pop("lora-dropout", None)
     return flags
 
 

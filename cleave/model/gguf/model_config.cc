@@ -25,6 +25,9 @@ constexpr std::string_view kOwnRopeScaling = "cleave.rope_scaling";
 constexpr double kLowFactor = 1, kHighFactor = 4;
 constexpr int64_t kOriginalPositions = 8192;
 
+/// llama.cpp: every fourth layer of SmolLM3 has no rotary positions.
+constexpr int64_t kSmolLm3NoRopeEvery = 4;
+
 // What llama.cpp has as constants for Gemma: every second layer of Gemma 2 and every sixth of
 // Gemma 3 attends to all keys; sliding layers of Gemma 3 have this rotary base; the models with
 // these numbers of layers (27B) divide scores by the square root of width / heads.
@@ -36,6 +39,11 @@ constexpr int64_t kGemma2LargeLayers = 46, kGemma3LargeLayers = 62;
 int64_t gemma_scalar(bool is_gemma3, const ModelFacts& facts, int64_t head_dim) {
   const bool is_large = facts.num_layers == (is_gemma3 ? kGemma3LargeLayers : kGemma2LargeLayers);
   return is_large ? facts.hidden / facts.num_heads : head_dim;
+}
+
+/// llama.cpp's magnitude of yarn, which attn_factor multiplies.
+double yarn_magnitude(double factor) {
+  return factor <= 1 ? 1 : 0.1 * std::log(factor) + 1;
 }
 
 /// A float of a file as the shortest decimal that gives it: 1e-05, not 9.999999747378752e-06.
@@ -126,6 +134,7 @@ class ConfigReader {
     const bool is_llama = family_.model_type == "llama";
     if (is_llama || family_.model_type == "qwen3") config_["attention_bias"] = has_bias("attn_q");
     if (is_llama) config_["mlp_bias"] = has_bias("ffn_gate");
+    if (family_.model_type == "smollm3") config_["no_rope_layer_interval"] = kSmolLm3NoRopeEvery;
     read_rope_scaling();
     if (is_phi3) read_phi3(head_dim);
     if (family_.is_gemma) read_gemma(head_dim);
@@ -133,11 +142,9 @@ class ConfigReader {
   }
 
   void read_phi3(int64_t head_dim) {
-    CLEAVE_CHECK(file_.find("rope_factors_short.weight") == nullptr, Code::kFormat, file_.path(),
-                 ": rope_factors_short.weight is of longrope, which is not read from GGUF");
     const int64_t rotated = metadata_.int_or(key("rope.dimension_count"), head_dim);
     config_["partial_rotary_factor"] = static_cast<double>(rotated) / static_cast<double>(head_dim);
-    config_["original_max_position_embeddings"] = config_.at("max_position_embeddings");
+    config_["original_max_position_embeddings"] = original_positions();
   }
 
   void read_gemma(int64_t head_dim) {
@@ -177,28 +184,74 @@ class ConfigReader {
     config_["norm_topk_prob"] = true;
   }
 
+  [[nodiscard]] int64_t original_positions() const {
+    return metadata_.int_or(key("rope.scaling.original_context_length"),
+                            config_.at("max_position_embeddings").get<int64_t>());
+  }
+
   /// As llama.cpp: a factor without a type is linear; older files have it as rope.scale_linear; a
   /// factor of 0 means none.
   void read_rope_scaling() {
     if (file_.find(kGgufRopeFactors) != nullptr) return read_rope_factors();
+    const double magnitude = metadata_.number_or(key("rope.scaling.attn_factor"), 1);
+    if (file_.find(kGgufShortFactors) != nullptr) return read_longrope(magnitude);
     const std::string type = metadata_.string_or(key("rope.scaling.type"), "linear");
     const double factor = metadata_.number_or(key("rope.scaling.factor"),
                                               metadata_.number_or(key("rope.scale_linear"), 1));
+    if (type == "yarn") return read_yarn(factor, magnitude);
+    if (magnitude != 1) {
+      metadata_.fail(key("rope.scaling.attn_factor"), "it is supported for yarn and longrope only");
+    }
     if (type == "none" || (type == "linear" && (factor == 1 || factor == 0))) return;
     if (type != "linear") {
       metadata_.fail(key("rope.scaling.type"),
-                     str("'", type, "' is not supported; expected none or linear"));
+                     str("'", type, "' is not supported; expected none, linear or yarn"));
     }
     config_["rope_scaling"] = {{"rope_type", "linear"}, {"factor", tidy(factor)}};
   }
 
+  void read_yarn(double factor, double magnitude) {
+    for (const char* other : {"yarn_log_multiplier", "yarn_ext_factor", "yarn_attn_factor"}) {
+      const std::string name = key(str("rope.scaling.", other));
+      if (metadata_.has(name)) metadata_.fail(name, "it is not supported");
+    }
+    Object scaling = {{"rope_type", "yarn"},
+                      {"factor", tidy(factor)},
+                      {"original_max_position_embeddings", original_positions()}};
+    if (magnitude != 1) scaling["attention_factor"] = tidy(magnitude * yarn_magnitude(factor));
+    for (const char* beta : {"beta_fast", "beta_slow"}) {
+      const std::string name = key(str("rope.scaling.yarn_", beta));
+      if (metadata_.has(name)) scaling[beta] = tidy(metadata_.number_or(name, 0));
+    }
+    config_["rope_scaling"] = scaling;
+  }
+
+  void read_longrope(double magnitude) {
+    CLEAVE_CHECK(family_.model_type == "phi3", Code::kFormat, file_.path(), ": ", kGgufShortFactors,
+                 " is of longrope, which is read for phi3 only");
+    config_["rope_scaling"] = {{"type", "longrope"}, {"attention_factor", tidy(magnitude)}};
+    for (const auto& [name, tensor] : {std::pair("short_factor", kGgufShortFactors),
+                                       std::pair("long_factor", kGgufLongFactors)}) {
+      Object factors = Object::array();
+      for (const float factor : stored_factors(tensor)) {
+        factors.push_back(tidy(static_cast<double>(factor)));
+      }
+      config_["rope_scaling"][name] = factors;
+    }
+  }
+
+  [[nodiscard]] std::vector<float> stored_factors(std::string_view tensor) const {
+    const TensorInfo& info = file_.at(tensor);
+    CLEAVE_CHECK(info.dtype == DType::kF32 && block_bytes(info, {}) > 0, Code::kFormat,
+                 file_.path(), ": ", tensor, " is empty or not F32");
+    std::vector<float> stored(block_bytes(info, {}) / sizeof(float));
+    file_.read_block(tensor, {}, std::as_writable_bytes(std::span(stored)));
+    return stored;
+  }
+
   /// The file has the factors of each frequency; finds the scaling that gives them.
   void read_rope_factors() {
-    const TensorInfo& info = file_.at(kGgufRopeFactors);
-    std::vector<float> stored(block_bytes(info, {}) / static_cast<size_t>(item_bytes(info.dtype)));
-    CLEAVE_CHECK(info.dtype == DType::kF32 && !stored.empty(), Code::kFormat, file_.path(), ": ",
-                 kGgufRopeFactors, " is empty or not F32");
-    file_.read_block(kGgufRopeFactors, {}, std::as_writable_bytes(std::span(stored)));
+    const std::vector<float> stored = stored_factors(kGgufRopeFactors);
     if (metadata_.has(kOwnRopeScaling)) {
       const std::string& text = metadata_.string_at(kOwnRopeScaling);
       config_["rope_scaling"] = Object::parse(
@@ -211,7 +264,9 @@ class ConfigReader {
                                  {"original_max_position_embeddings", kOriginalPositions}};
     }
     const auto expected =
-        gguf_rope_factors(Json::parse(config_.dump(), str(file_.path(), " as config.json")));
+        gguf_rope_factors(Json::parse(config_.dump(), str(file_.path(), " as config.json")))
+            .at(0)
+            .values;
     bool is_equal = expected.size() == stored.size();
     for (size_t i = 0; is_equal && i < stored.size(); ++i) {
       is_equal = std::abs(stored[i] - expected[i]) <= 1e-5F * std::abs(expected[i]);
@@ -284,16 +339,36 @@ int64_t context_length(const DecoderConfig& config) {
 DecoderConfig decoder_config(const Json& config) {
   using Reader = DecoderConfig (*)(const Json&);
   constexpr std::pair<std::string_view, Reader> kReaders[] = {
-      {"llama", &llama_config},     {"mistral", &mistral_config},
-      {"mixtral", &mixtral_config}, {"qwen2", &qwen2_config},
-      {"qwen3", &qwen3_config},     {"qwen3_moe", &qwen3_moe_config},
-      {"olmo2", &olmo2_config},     {"phi3", &phi3_config},
-      {"gemma2", &gemma2_config},   {"gemma3_text", &gemma3_config}};
+      {"llama", &llama_config},       {"mistral", &mistral_config},
+      {"mixtral", &mixtral_config},   {"qwen2", &qwen2_config},
+      {"qwen3", &qwen3_config},       {"qwen3_moe", &qwen3_moe_config},
+      {"smollm3", &smollm3_config},   {"olmo2", &olmo2_config},
+      {"phi3", &phi3_config},         {"gemma2", &gemma2_config},
+      {"gemma3_text", &gemma3_config}};
   const std::string& type = config.at("model_type").as_string();
   for (const auto& [name, read] : kReaders) {
     if (name == type) return read(config);
   }
   CLEAVE_BUG("no decoder of type ", type);
+}
+
+void require_rotary(const DecoderConfig& c, const GgufFamily& family) {
+  using Scaling = RotaryOptions::Scaling;
+  const Scaling scaling = c.rotary.scaling;
+  CLEAVE_CHECK(scaling != Scaling::kLongRope || family.model_type == "phi3", Code::kUsage,
+               "config.json: rope scaling of the type longrope is written to GGUF for phi3 only");
+  CLEAVE_CHECK(
+      scaling != Scaling::kYarn || (c.rotary.truncates && !family.is_gemma), Code::kUsage,
+      "config.json: rope scaling of the type yarn with \"truncate\" false, or of Gemma, is "
+      "not what llama.cpp computes");
+  const bool is_smollm3 = family.model_type == "smollm3";
+  int64_t number = 0;
+  for (const DecoderLayer& layer : c.layers) {
+    const bool has_rotary = ++number % kSmolLm3NoRopeEvery != 0 || !is_smollm3;
+    CLEAVE_CHECK(layer.has_rotary == has_rotary, Code::kUsage, "config.json: layer ", number - 1,
+                 has_rotary ? " has no" : " has", " rotary positions; llama.cpp computes all but ",
+                 "every ", kSmolLm3NoRopeEvery, "th layer of this model with them");
+  }
 }
 
 /// Throws Error(kUsage) for what llama.cpp computes otherwise.
@@ -307,11 +382,10 @@ void require_decoder(const Json& config, const DecoderConfig& c, const GgufFamil
   } else {
     require_value(config, "hidden_act", c.activation == Activation::kSilu, "silu");
   }
-  using Scaling = RotaryOptions::Scaling;
-  CLEAVE_CHECK(c.rotary.scaling != Scaling::kYarn && c.rotary.scaling != Scaling::kLongRope,
-               Code::kUsage,
-               "config.json: rope scaling of the types yarn and longrope is not written to GGUF; "
-               "convert a model with none, linear or llama3");
+  require_rotary(c, family);
+  if (family.model_type == "smollm3") {
+    require_value(config, "mlp_bias", !c.mlp_bias, "false");
+  }
   if (!family.has_experts) return;
   require_value(config, "norm_topk_prob", c.experts.normalizes, "true");
 }
@@ -353,6 +427,47 @@ void add_gemma(GgufMetadata& metadata, const Json& config, const DecoderConfig& 
   metadata.add_f32(key("final_logit_softcapping"), c.logit_cap);
 }
 
+/// `prefix`: of the keys.
+void add_rope_scaling(GgufMetadata& metadata, const RotaryOptions& rotary,
+                      const std::string& prefix) {
+  using Scaling = RotaryOptions::Scaling;
+  switch (rotary.scaling) {
+    case Scaling::kNone:
+      return;
+    case Scaling::kLinear:
+      metadata.add_string(prefix + "type", "linear");
+      return metadata.add_f32(prefix + "factor", rotary.factor);
+    case Scaling::kLlama3: {
+      const Object scaling = {{"rope_type", "llama3"},
+                              {"factor", rotary.factor},
+                              {"low_freq_factor", rotary.low_freq_factor},
+                              {"high_freq_factor", rotary.high_freq_factor},
+                              {"original_max_position_embeddings", rotary.original_positions}};
+      return metadata.add_string(std::string(kOwnRopeScaling), scaling.dump());
+    }
+    case Scaling::kYarn: {
+      metadata.add_string(prefix + "type", "yarn");
+      metadata.add_f32(prefix + "factor", rotary.factor);
+      metadata.add_u32(prefix + "original_context_length", rotary.original_positions);
+      const double usual = yarn_magnitude(rotary.factor);
+      const bool is_usual = std::abs(rotary.magnitude - usual) < 1e-6 * usual;
+      if (!is_usual) metadata.add_f32(prefix + "attn_factor", rotary.magnitude / usual);
+      const RotaryOptions defaults;
+      if (rotary.beta_fast != defaults.beta_fast) {
+        metadata.add_f32(prefix + "yarn_beta_fast", rotary.beta_fast);
+      }
+      if (rotary.beta_slow != defaults.beta_slow) {
+        metadata.add_f32(prefix + "yarn_beta_slow", rotary.beta_slow);
+      }
+      return;
+    }
+    case Scaling::kLongRope:
+      metadata.add_string(prefix + "type", "longrope");
+      metadata.add_u32(prefix + "original_context_length", rotary.original_positions);
+      return metadata.add_f32(prefix + "attn_factor", rotary.magnitude);
+  }
+}
+
 void add_decoder(GgufMetadata& metadata, const Json& config, const GgufFamily& family) {
   const DecoderConfig c = decoder_config(config);
   require_decoder(config, c, family);
@@ -376,19 +491,7 @@ void add_decoder(GgufMetadata& metadata, const Json& config, const GgufFamily& f
     metadata.add_u32(key("expert_used_count"), c.experts.top_k);
     metadata.add_u32(key("expert_feed_forward_length"), c.experts.intermediate);
   }
-  using Scaling = RotaryOptions::Scaling;
-  if (c.rotary.scaling == Scaling::kLinear) {
-    metadata.add_string(key("rope.scaling.type"), "linear");
-    metadata.add_f32(key("rope.scaling.factor"), c.rotary.factor);
-  }
-  if (c.rotary.scaling == Scaling::kLlama3) {
-    const Object scaling = {{"rope_type", "llama3"},
-                            {"factor", c.rotary.factor},
-                            {"low_freq_factor", c.rotary.low_freq_factor},
-                            {"high_freq_factor", c.rotary.high_freq_factor},
-                            {"original_max_position_embeddings", c.rotary.original_positions}};
-    metadata.add_string(std::string(kOwnRopeScaling), scaling.dump());
-  }
+  add_rope_scaling(metadata, c.rotary, str(family.architecture, ".rope.scaling."));
 }
 
 }  // namespace
@@ -410,15 +513,22 @@ void add_gguf_config(GgufMetadata& metadata, const Json& config, const std::stri
   metadata.add_u32(str(family.architecture, ".vocab_size"), config.at("vocab_size").as_int());
 }
 
-std::vector<float> gguf_rope_factors(const Json& config) {
+std::vector<GgufFactors> gguf_rope_factors(const Json& config) {
   if (config.at("model_type").as_string() == "gpt2") return {};
   RotaryOptions options = decoder_config(config).rotary;
+  if (options.scaling == RotaryOptions::Scaling::kLongRope) {
+    const auto tensor = [](std::string_view name, const std::vector<double>& factors) {
+      return GgufFactors{.name = std::string(name), .values = {factors.begin(), factors.end()}};
+    };
+    return {tensor(kGgufLongFactors, options.long_factors),
+            tensor(kGgufShortFactors, options.short_factors)};
+  }
   if (options.scaling != RotaryOptions::Scaling::kLlama3) return {};
   const Tensor scaled = Rotary(options).frequencies();
   options.scaling = RotaryOptions::Scaling::kNone;
   const Tensor factors = Rotary(options).frequencies().div(scaled).to(at::kFloat).contiguous();
   const auto* first = factors.const_data_ptr<float>();
-  return {first, first + factors.numel()};
+  return {{.name = std::string(kGgufRopeFactors), .values = {first, first + factors.numel()}}};
 }
 
 }  // namespace cleave::inline model

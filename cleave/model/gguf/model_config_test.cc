@@ -118,10 +118,25 @@ TEST(GgufMetadata, ConfigOfAFamily_ComesBackWithItsDefaults) {
   }
 }
 
+using RopeKeys = std::vector<std::pair<const char*, std::variant<double, const char*>>>;
+
+/// The metadata of a llama with more keys, which begin with "llama.rope.".
+GgufMetadata llama_with(const RopeKeys& keys) {
+  GgufMetadata metadata = metadata_of(with(small_sizes(), {{"model_type", "llama"}}));
+  for (const auto& [key, value] : keys) {
+    const std::string name = str("llama.rope.", key);
+    if (const auto* number = std::get_if<double>(&value)) {
+      metadata.add_f32(name, *number);
+    } else {
+      metadata.add_string(name, std::get<const char*>(value));
+    }
+  }
+  return metadata;
+}
+
 // llama.cpp: the type is linear if there is none; the factor has an older key; 0 and 1 are none.
 TEST(GgufMetadata, RopeScaling_IsReadAsLlamaCppDoes) {
-  using Keys = std::vector<std::pair<const char*, std::variant<double, const char*>>>;
-  const std::pair<Keys, double> cases[] = {
+  const std::pair<RopeKeys, double> cases[] = {
       {{}, 0},
       {{{"scaling.factor", 4.0}}, 4},
       {{{"scale_linear", 2.0}}, 2},
@@ -132,19 +147,27 @@ TEST(GgufMetadata, RopeScaling_IsReadAsLlamaCppDoes) {
       {{{"scaling.type", "none"}, {"scaling.factor", 4.0}}, 0}};
   for (const auto& [keys, factor] : cases) {
     const TempFolder folder;
-    GgufMetadata metadata = metadata_of(with(small_sizes(), {{"model_type", "llama"}}));
-    for (const auto& [key, value] : keys) {
-      const std::string name = str("llama.rope.", key);
-      if (const auto* number = std::get_if<double>(&value)) {
-        metadata.add_f32(name, *number);
-      } else {
-        metadata.add_string(name, std::get<const char*>(value));
-      }
-    }
+    const GgufMetadata metadata = llama_with(keys);
     const Gguf file = Gguf::open(write_metadata(folder, metadata));
     const json back = json::parse(config_from_gguf(file).dump());
     const json expected = factor == 0 ? json() : json{{"rope_type", "linear"}, {"factor", factor}};
     EXPECT_EQ(back.value("rope_scaling", json()), expected);
+  }
+}
+
+TEST(GgufMetadata, RopeScalingThatCleaveLacks_IsRefusedByItsKey) {
+  const std::pair<RopeKeys, const char*> cases[] = {
+      {{{"scaling.type", "longrope"}, {"scaling.factor", 4.0}}, "'longrope' is not supported"},
+      {{{"scaling.attn_factor", 2.0}}, "llama.rope.scaling.attn_factor"},
+      {{{"scaling.type", "yarn"}, {"scaling.yarn_ext_factor", 0.5}}, "yarn_ext_factor"},
+      {{{"scaling.type", "yarn"}, {"scaling.yarn_log_multiplier", 0.1}}, "yarn_log_multiplier"}};
+  for (const auto& [keys, part] : cases) {
+    const TempFolder folder;
+    const GgufMetadata metadata = llama_with(keys);
+    const Gguf file = Gguf::open(write_metadata(folder, metadata));
+    const Error error = thrown_by([&] { (void)config_from_gguf(file); });
+    EXPECT_EQ(error.code(), Code::kFormat);
+    EXPECT_THAT(error.what(), HasSubstr(part));
   }
 }
 

@@ -20,6 +20,7 @@ constexpr GgufFamily kFamilies[] = {
     {"qwen3", "qwen3", "Qwen3ForCausalLM"},
     {"qwen3_moe", "qwen3moe", "Qwen3MoeForCausalLM", /*is_interleaved=*/false,
      /*has_experts=*/true},
+    {"smollm3", "smollm3", "SmolLM3ForCausalLM", /*is_interleaved=*/true},
     {"olmo2", "olmo2", "Olmo2ForCausalLM"},
     {"phi3", "phi3", "Phi3ForCausalLM"},
     {.model_type = "gemma2",

@@ -43,5 +43,8 @@ std::optional<std::string> parameter_of_gguf(const GgufFamily& family, std::stri
 
 /// The tensor with the factors by which llama3's rotary scaling divides the frequencies.
 inline constexpr std::string_view kGgufRopeFactors = "rope_freqs.weight";
+/// The tensors with the factors of longrope.
+inline constexpr std::string_view kGgufShortFactors = "rope_factors_short.weight";
+inline constexpr std::string_view kGgufLongFactors = "rope_factors_long.weight";
 
 }  // namespace cleave::inline model

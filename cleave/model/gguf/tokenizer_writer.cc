@@ -174,11 +174,15 @@ class TokenizerWriter {
       }
     }
     if (!splits_words) refuse("it does not split texts into words, as llama.cpp does");
+    const bool ignores_merges = model_.bool_or("ignore_merges", false);
     for (const GgufPreTokenizer& pre : kGgufPreTokenizers) {
-      if (pre.pattern == pattern && pre.splits_digits == splits_digits) return pre.name;
+      if (pre.pattern == pattern && pre.splits_digits == splits_digits &&
+          pre.ignores_merges == ignores_merges) {
+        return pre.name;
+      }
     }
     refuse(str("llama.cpp knows its pre-tokenizer under no name that Cleave knows; its pattern is ",
-               pattern));
+               pattern, ", and ignore_merges is ", ignores_merges ? "true" : "false"));
   }
 
   /// Which special tokens are put around a text.
