@@ -57,6 +57,12 @@ class Hosts:
                "rate", f"{gbit}gbit", "burst", str(burst), "latency", "50ms")
 
 
+def missing_for_hosts():
+    """What this machine lacks for the namespaces; "" if nothing."""
+    has_all = os.geteuid() == 0 and shutil.which("ip") and shutil.which("tc")
+    return "" if has_all else "network namespaces need root and iproute2 (ip, tc)"
+
+
 def on_host(host, words):
     """A command line in a namespace, on a core of its own."""
     cores = sorted(os.sched_getaffinity(0))
@@ -69,7 +75,7 @@ def medians(text):
 
 
 def run_both(words, **variables):
-    """Starts a rank on each host with torchrun's variables; rank 0's output."""
+    """Runs a rank on each host with torchrun's variables; rank 0's output."""
     processes = []
     for host in range(2):
         environment = dict(os.environ, RANK=str(host), WORLD_SIZE="2", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", LOCAL_SIZE="2",
@@ -79,17 +85,17 @@ def run_both(words, **variables):
     outputs = [process.communicate()[0] for process in processes]
     if any(process.returncode != 0 for process in processes):
         raise SystemExit(f"{words[0]} failed; its errors are above")
-    return medians(outputs[0])
+    return outputs[0]
 
 
 def cleave(options, _folder):
-    return run_both([options.build / "cleave", "bench", "collectives", "--op", "all-reduce", "--world", "2", "--one-core",
-                     "--bytes", options.bytes, "--seconds", options.seconds, "--json"])
+    return medians(run_both([options.build / "cleave", "bench", "collectives", "--op", "all-reduce", "--world", "2",
+                             "--one-core", "--bytes", options.bytes, "--seconds", options.seconds, "--json"]))
 
 
 def gloo(options, _folder):
-    return run_both([options.python, ROOT / "bench/baselines/all_reduce.py", "--engine", "gloo", "--bytes", options.bytes,
-                     "--seconds", options.seconds])
+    return medians(run_both([options.python, ROOT / "bench/baselines/all_reduce.py", "--engine", "gloo", "--bytes",
+                             options.bytes, "--seconds", options.seconds]))
 
 
 def open_mpi(options, folder):
@@ -141,8 +147,9 @@ def main():
     options = parser.parse_args()
     options.build = options.build.resolve()
     options.python = os.environ.get("CLEAVE_PYTHON")
-    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"):
-        return "network namespaces need root and iproute2 (ip, tc)"
+    missing = missing_for_hosts()
+    if missing:
+        return missing
     found = engines(options)
     with tempfile.TemporaryDirectory() as folder, Hosts() as hosts:
         print("Microseconds of an fp32 all-reduce between two hosts.\n")
