@@ -1,6 +1,6 @@
-// A backward function that keeps a kernel's raw pointers: those of JOB, by default LayerNormJob. With
-// KEEPS_TENSOR_SIZES it keeps only numbers and compiles, which shows that the compiler refuses the
-// pointers.
+// A backward function that keeps a kernel's raw pointers: those of JOB, by default LayerNormJob.
+// With KEEPS_TENSOR_SIZES it keeps only numbers and compiles, which shows that the compiler refuses
+// the pointers.
 #include <functional>
 
 #include "cleave/kernels/cpu/int4_loops.h"
