@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 
 #include "cleave/base/error.h"
@@ -88,7 +89,9 @@ Command train_command() {
               try {
                 library_function<decltype(cleave_train)>("cleave_train")(*options);
               } catch (...) {
-                start.clean_up();
+                // What other ranks still use, their launcher removes when all have ended.
+                // NOLINTNEXTLINE(concurrency-mt-unsafe)
+                if (std::getenv(kLaunchVariable) == nullptr) start.clean_up();
                 throw;
               }
               return 0;

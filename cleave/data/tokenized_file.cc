@@ -240,8 +240,12 @@ TokenizedFile tokenized_file(const std::string& path, FileKind kind, const Token
   remove_partial_files(cache_folder);
   cached.write(path, content, tokenizer, watch);
   std::optional<TokenizedFile> file = cached.open();
-  CLEAVE_CHECK(file.has_value(), Code::kIo, cached.name(),
-               " does not read back as it was written; the disk is faulty");
+  CLEAVE_CHECK(
+      file.has_value(), Code::kIo, cached.name(),
+      fs::exists(cached.name(), error)
+          ? " does not read back as it was written; the disk is faulty"
+          : " was removed as soon as it was written, for example by another rank whose start "
+            "failed");
   return std::move(*file);
 }
 
