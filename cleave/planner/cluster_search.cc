@@ -46,13 +46,7 @@ class Searcher {
          divisors(run.global_batch / dp, std::max(kLargestMicroBatch, task_.micro_batch))) {
       if (task_.micro_batch != 0 && micro_batch != task_.micro_batch) continue;
       run.micro_batch = micro_batch;
-      for (run.virtual_stages = 1; run.virtual_stages <= kMostVirtualStages; ++run.virtual_stages) {
-        if (run.virtual_stages > 1 && (pp == 1 || run.micro_batches() % pp != 0)) break;
-        for (const int64_t ep : divisors(m_.experts > 0 ? std::gcd(dp, m_.experts) : 1, dp)) {
-          run.ep = static_cast<int>(ep);
-          if (refusal(m_, run).empty()) try_options(run);
-        }
-      }
+      try_stages(run);
     }
   }
 
@@ -62,6 +56,17 @@ class Searcher {
   }
 
  private:
+  void try_stages(ClusterRun run) {
+    const int64_t dp = run.dp;
+    for (run.virtual_stages = 1; run.virtual_stages <= kMostVirtualStages; ++run.virtual_stages) {
+      if (run.virtual_stages > 1 && (run.pp == 1 || run.micro_batches() % run.pp != 0)) break;
+      for (const int64_t ep : divisors(m_.experts > 0 ? std::gcd(dp, m_.experts) : 1, dp)) {
+        run.ep = static_cast<int>(ep);
+        if (refusal(m_, run).empty()) try_options(run);
+      }
+    }
+  }
+
   void try_options(ClusterRun run) {
     for (const Keep keep : {Keep::kAll, Keep::kSelective, Keep::kFull}) {
       // Fused attention stores no scores, so that selective recompute saves nothing.

@@ -22,6 +22,7 @@ struct AdamRun {
   uint16_t* bf16_weight = nullptr;  ///< if set, also receives the new weights, as bf16
   [[no_unique_address]] NotStored not_stored{};
 };
+/// The numbers of a step, the same for all weights of a group.
 struct AdamRule {
   bool is_decoupled = true;  ///< AdamW
   double lr = 0, beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0, gradient_scale = 1;
