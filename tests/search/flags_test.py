@@ -36,6 +36,7 @@ UNDRAWN = {
     "plan's pages, tables and other limits: its own tests": {"vocab-size", "memory", "html", "runs", "parameters", "draw-schedule",
                                                             "plan", "config"},
     "an adapter of a classifier: tests of LoRA": {"adapter"},
+    "experts over ranks: tests of generate, eval and verify": {"ep"},
 }
 
 

@@ -169,7 +169,7 @@ class SideBySide(unittest.TestCase):
                        "while decoding | gpt2-124m fp32 | - | at most 1.18 | 1.20 | not met |",
                        "these numbers are meaningless", f"(performance-train-{cpu}.svg)"):
             self.assertIn(wanted, text)
-        self.assertEqual(len(json.loads(data.read_text(encoding="utf-8"))["rows"]), 18)
+        self.assertEqual(len(json.loads(data.read_text(encoding="utf-8"))["rows"]), 20)
         for section, panels in (("train", 6), ("generate", 20), ("collectives", 12)):
             drawing = (self.folder / f"performance-{section}-{cpu}.svg").read_text(encoding="utf-8")
             self.assertIn("</svg>", drawing)
