@@ -4,7 +4,7 @@
 namespace cleave::cli {
 
 /// What a run makes in its --out folder before its first step, so that a start that fails leaves
-/// nothing behind. Construct it before the run starts. `cleave launch` cleans up when all ranks
+/// nothing behind. Construct it before the run starts. Cleave's launcher cleans up when all ranks
 /// have ended, under other launchers each rank does.
 class FailedStart {
  public:

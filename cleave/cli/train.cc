@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
 
 #include "cleave/base/error.h"
@@ -83,15 +82,18 @@ Command train_command() {
               launcher->apply();
               check(*options);
               const int num_ranks = std::max(options->tp, 1) * options->pp * options->dp;
-              if (const auto code = run_as_processes(options->device, num_ranks)) return *code;
-              options->command = command_line();
               const FailedStart start(options->out);
+              if (const auto code = run_as_processes(options->device, num_ranks)) {
+                if (*code != 0) start.clean_up();
+                return *code;
+              }
+              options->command = command_line();
               try {
                 library_function<decltype(cleave_train)>("cleave_train")(*options);
               } catch (...) {
-                // What other ranks still use, their launcher removes when all have ended.
-                // NOLINTNEXTLINE(concurrency-mt-unsafe)
-                if (std::getenv(kLaunchVariable) == nullptr) start.clean_up();
+                // What other ranks still use, Cleave's launcher removes when all have ended.
+                const auto environment = read_environment();
+                if (!environment || environment->job_fd < 0) start.clean_up();
                 throw;
               }
               return 0;

@@ -4,6 +4,8 @@
 
 #include <ATen/Parallel.h>
 
+#include "cleave/kernels/cuda/device_kernels.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cleave/kernels/cpu/dropout.cc"
 #include "hwy/foreach_target.h"

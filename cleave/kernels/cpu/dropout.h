@@ -1,7 +1,9 @@
 #pragma once
-#include "cleave/kernels/cuda/device_kernels.h"
+#include <cstdint>
 
 namespace cleave::inline kernels {
+
+struct DropoutJob;  // kernels/cuda/device_kernels.h; not included, since nn's headers include this
 
 /// Dropout of attention probabilities [B, H, T, S], in which this call has the heads from
 /// `first_head` on of `num_heads`. Element (b, h, t, s) has the number

@@ -42,6 +42,33 @@ DecoderConfig read_gemma(const Json& json, const DecoderDefaults& defaults, int6
   return c;
 }
 
+struct GemmaSizes {
+  const char* name;
+  int64_t vocab, hidden, intermediate, layers, heads, kv_heads, head_dim, positions, window;
+};
+
+/// `config`, which begins with the architecture and the model_type, and what Gemma 2 and 3 share.
+Preset preset(const GemmaSizes& p, nlohmann::ordered_json config) {
+  config.update({{"vocab_size", p.vocab},
+                 {"pad_token_id", nullptr},
+                 {"eos_token_id", nullptr},
+                 {"hidden_size", p.hidden},
+                 {"intermediate_size", p.intermediate},
+                 {"num_hidden_layers", p.layers},
+                 {"num_attention_heads", p.heads},
+                 {"num_key_value_heads", p.kv_heads},
+                 {"head_dim", p.head_dim},
+                 {"query_pre_attn_scalar", p.head_dim},
+                 {"sliding_window", p.window},
+                 {"attention_bias", false},
+                 {"hidden_activation", "gelu_pytorch_tanh"},
+                 {"max_position_embeddings", p.positions},
+                 {"rms_norm_eps", 1e-6},
+                 {"tie_word_embeddings", true},
+                 {"initializer_range", 0.02}});
+  return {.name = p.name, .config_json = config.dump()};
+}
+
 }  // namespace
 
 DecoderConfig gemma2_config(const Json& json) {
@@ -54,36 +81,14 @@ DecoderConfig gemma2_config(const Json& json) {
 }
 
 std::vector<Preset> gemma2_presets() {
-  struct Sizes {
-    const char* name;
-    int64_t vocab, hidden, intermediate, layers, heads, kv_heads, head_dim, positions, window;
-  };
   std::vector<Preset> out;
-  for (const Sizes& p : {Sizes{"gemma2-tiny", 32000, 256, 768, 6, 8, 4, 32, 2048, 512},
-                         {"gemma2-2b", 256000, 2304, 9216, 26, 8, 4, 256, 8192, 4096}}) {
-    const nlohmann::ordered_json config = {{"architectures", {"Gemma2ForCausalLM"}},
-                                           {"model_type", "gemma2"},
-                                           {"vocab_size", p.vocab},
-                                           {"pad_token_id", nullptr},
-                                           {"eos_token_id", nullptr},
-                                           {"hidden_size", p.hidden},
-                                           {"intermediate_size", p.intermediate},
-                                           {"num_hidden_layers", p.layers},
-                                           {"num_attention_heads", p.heads},
-                                           {"num_key_value_heads", p.kv_heads},
-                                           {"head_dim", p.head_dim},
-                                           {"query_pre_attn_scalar", p.head_dim},
-                                           {"attn_logit_softcapping", 50.0},
-                                           {"final_logit_softcapping", 30.0},
-                                           {"sliding_window", p.window},
-                                           {"attention_bias", false},
-                                           {"hidden_activation", "gelu_pytorch_tanh"},
-                                           {"max_position_embeddings", p.positions},
-                                           {"rms_norm_eps", 1e-6},
-                                           {"rope_theta", 10000.0},
-                                           {"tie_word_embeddings", true},
-                                           {"initializer_range", 0.02}};
-    out.push_back({.name = p.name, .config_json = config.dump()});
+  for (const GemmaSizes& p : {GemmaSizes{"gemma2-tiny", 32000, 256, 768, 6, 8, 4, 32, 2048, 512},
+                              {"gemma2-2b", 256000, 2304, 9216, 26, 8, 4, 256, 8192, 4096}}) {
+    out.push_back(preset(p, {{"architectures", {"Gemma2ForCausalLM"}},
+                             {"model_type", "gemma2"},
+                             {"attn_logit_softcapping", 50.0},
+                             {"final_logit_softcapping", 30.0},
+                             {"rope_theta", 10000.0}}));
   }
   return out;
 }
@@ -107,37 +112,15 @@ DecoderConfig gemma3_config(const Json& json) {
 }
 
 std::vector<Preset> gemma3_presets() {
-  struct Sizes {
-    const char* name;
-    int64_t vocab, hidden, intermediate, layers, heads, head_dim, positions, window;
-  };
   std::vector<Preset> out;
-  for (const Sizes& p : {Sizes{"gemma3-tiny", 32000, 256, 768, 6, 4, 64, 2048, 512},
-                         {"gemma3-270m", 262144, 640, 2048, 18, 4, 256, 32768, 512},
-                         {"gemma3-1b", 262144, 1152, 6912, 26, 4, 256, 32768, 512}}) {
-    const nlohmann::ordered_json config = {{"architectures", {"Gemma3ForCausalLM"}},
-                                           {"model_type", "gemma3_text"},
-                                           {"vocab_size", p.vocab},
-                                           {"pad_token_id", nullptr},
-                                           {"eos_token_id", nullptr},
-                                           {"hidden_size", p.hidden},
-                                           {"intermediate_size", p.intermediate},
-                                           {"num_hidden_layers", p.layers},
-                                           {"num_attention_heads", p.heads},
-                                           {"num_key_value_heads", 1},
-                                           {"head_dim", p.head_dim},
-                                           {"query_pre_attn_scalar", p.head_dim},
-                                           {"sliding_window", p.window},
-                                           {"sliding_window_pattern", 6},
-                                           {"attention_bias", false},
-                                           {"hidden_activation", "gelu_pytorch_tanh"},
-                                           {"max_position_embeddings", p.positions},
-                                           {"rms_norm_eps", 1e-6},
-                                           {"rope_theta", 1e6},
-                                           {"rope_local_base_freq", 10000.0},
-                                           {"tie_word_embeddings", true},
-                                           {"initializer_range", 0.02}};
-    out.push_back({.name = p.name, .config_json = config.dump()});
+  for (const GemmaSizes& p : {GemmaSizes{"gemma3-tiny", 32000, 256, 768, 6, 4, 1, 64, 2048, 512},
+                              {"gemma3-270m", 262144, 640, 2048, 18, 4, 1, 256, 32768, 512},
+                              {"gemma3-1b", 262144, 1152, 6912, 26, 4, 1, 256, 32768, 512}}) {
+    out.push_back(preset(p, {{"architectures", {"Gemma3ForCausalLM"}},
+                             {"model_type", "gemma3_text"},
+                             {"sliding_window_pattern", 6},
+                             {"rope_theta", 1e6},
+                             {"rope_local_base_freq", 10000.0}}));
   }
   return out;
 }
