@@ -3,8 +3,8 @@
 
 usage: ddp_train.py --config config.json --batch-size N --seq-len N [--steps N] [--warmup N] [--bf16-hook]
 
-Runs under a launcher's variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). A step: loss, gradients, clipping to a norm
-of 1, fused AdamW, in fp32. --batch-size is that of all ranks. --bf16-hook sends gradients in bf16 (bf16_compress_hook).
+Runs under a launcher's variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) and OMP_NUM_THREADS. A step: loss, gradients,
+clipping to a norm of 1, fused AdamW, in fp32. --batch-size is that of all ranks. --bf16-hook sends gradients in bf16 (bf16_compress_hook).
 """
 import argparse
 import json

@@ -243,8 +243,9 @@ class Tolerances(unittest.TestCase):
     def test_early_stop_is_decided_by_rounding_only_if_evaluations_are_near(self):
         bounds = tolerance.bounds("fp32", 2, 64)
         training.check_stop([{"eval_loss": 3.5}, {"eval_loss": 3.5 + 1e-7}], bounds)
-        with self.assertRaises(program.Failure):
-            training.check_stop([{"eval_loss": 3.5}, {"eval_loss": 3.6}], bounds)
+        for losses in ((3.5, 3.6), (3.5,), (3.5, 3.6, 3.7, 3.6 + 1e-7)):  # the last two are not near the best
+            with self.assertRaises(program.Failure):
+                training.check_stop([{"eval_loss": loss} for loss in losses], bounds)
 
 
 class OneRank(Folder):
@@ -272,6 +273,18 @@ class OneRank(Folder):
         with self.assertRaises(program.Failure) as raised:
             one_rank.check_averages(self.work_of({"ema": 0.75}), self.folder)
         self.assertIn("step 3", raised.exception.text)
+
+    def test_average_that_is_nan_is_found(self):
+        self.checkpoint(1, [1.0, 2.0], [1.0, math.nan])
+        with self.assertRaises(program.Failure):
+            one_rank.check_averages(self.work_of({"ema": 0.75}), self.folder)
+
+    def test_merged_weight_that_is_wrong_or_nan_is_found(self):
+        base, wanted = {"w": ([2], [1.0, 2.0])}, {"w": ([2], [1.5, 2.5])}
+        kinds.check_merged(wanted, wanted, base)
+        for values in ([1.5, 2.6], [1.5, math.nan], [1.5]):
+            with self.assertRaises(program.Failure):
+                kinds.check_merged({"w": ([len(values)], values)}, wanted, base)
 
     def test_documents_are_rows_whose_parts_share_a_token(self):
         source, path = (os.path.join(self.folder, name) for name in ("texts.jsonl", "rows.jsonl"))

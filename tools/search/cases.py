@@ -218,6 +218,13 @@ def forbid_all_beams(rng, model, math):
     return [rng.sample(range(vocab), vocab - left) for _ in range(rng.choice((1, 1, 2)))]
 
 
+def draw_ep(rng, model, tp):
+    """--ep 2 or none."""
+    m = models.full(model)
+    fits = m["family"] in models.WITH_EXPERTS and 2 * tp <= MAX_RANKS and m["experts"] >= 2
+    return {"ep": 2} if fits and maybe(rng, 0.5) else {}
+
+
 def generate(rng):
     model = draw_model(rng, ("llama", "gpt2"))
     model.pop("source", None)
@@ -242,6 +249,7 @@ def generate(rng):
                 math[name] = rng.choice(values)
     heads = models.full(model)["heads"]
     layout = {"tp": rng.choice([n for n in (1, 2, 3, 4) if n <= heads]), **draw_machine(rng)}
+    layout |= draw_ep(rng, model, layout["tp"])
     forbids = maybe(rng, 0.06)
     other = {"prompts": forbid_all_beams(rng, model, math) if forbids else draw_prompts(rng, model)}
     if maybe(rng, 0.5):
@@ -270,6 +278,7 @@ def evaluate(rng):
     math = {"seq-len": rng.choice((8, 12, 24)), "dtype": rng.choice(("fp32", "fp32", "fp64", "bf16", "int8"))}
     heads = models.full(model)["heads"]
     layout = {"tp": rng.choice([n for n in (1, 2, 3, 4) if n <= heads]), "batch-size": rng.randint(1, 9), **draw_machine(rng)}
+    layout |= draw_ep(rng, model, layout["tp"])
     other = {"processes": True} if maybe(rng, 0.1) and layout["tp"] > 1 else {}
     family = models.full(model)["family"]
     if family != "bert" and maybe(rng, 0.3):
@@ -363,8 +372,9 @@ def gguf(rng):
     case = generate(rng)
     model = case["model"]
     if model.get("family") != "gpt2":
-        model["family"] = rng.choice(("llama", "llama", "qwen2", "qwen3", "mistral"))
-        model["rope"] = rng.choice(("default", "default", "parameters", "linear", "llama3"))
+        model["family"] = rng.choice(("llama", "llama", "qwen2", "qwen3", "mistral", "phi3"))
+        ropes = ("default", "longrope") if model["family"] == "phi3" else ("parameters", "linear", "llama3", "yarn")
+        model["rope"] = rng.choice(("default", *ropes))
         for name in ("activation", "mlp_bias", "attention_bias", "window", "experts"):
             model.pop(name, None)
     for name in ("activation", "scale_by_layer", "unscaled"):
@@ -392,6 +402,7 @@ def verify(rng):
         model["head"] = rng.choice(("mlm", "classify"))
     m = models.full(model)
     layout = {"tp": rng.choice([n for n in (1, 2, 2, 3, 4) if n <= m["heads"]]), "dp": rng.choice((1, 1, 2)), **draw_machine(rng)}
+    layout |= draw_ep(rng, model, layout["tp"]) if layout["dp"] == 2 else {}
     if maybe(rng, 0.4):
         layout["sequence-parallel"] = True
     math = {"dtype": rng.choice(("fp32", "fp32", "bf16", "fp16", "fp64")), "seed": rng.randrange(100)}

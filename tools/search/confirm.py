@@ -28,18 +28,18 @@ def nudged(work, unit, numbers, run):
     """Results of `run(model path, number)` for the nudged models of a case; [] if one of them fails."""
     try:
         return [run(work.inputs.nudged(number, unit, work.dtype, work.initial), number) for number in numbers]
-    except (Refused, Failure):
+    except (Refused, Failure):  # a reference that nearly overflows proves nothing
         return []
 
 
 def is_explained(distance, responses, dtype, sum_length):
     """Whether rounding explains a difference of `distance`, if nudges change the number by `responses`.
 
-    A nudged fp16 run skips a step whose scaled gradients overflow and has no number there: its response is NaN and bounds
-    nothing. Without two other responses, rounding decides whether there is a number, so any number is explained; a side
-    without a number (an infinite distance) is not.
+    The response of a nudged fp16 run is NaN, and bounds nothing, where scaled gradients overflow and it has no number, or has
+    skipped other steps than the reference. Without two other responses, rounding decides whether there is a number, so any
+    number is explained; a side without a number (an infinite distance) is not.
     """
     finite = [r for r in responses if math.isfinite(r)]
     if len(finite) < 2:
-        return math.isfinite(distance) and any(math.isnan(r) for r in responses)
+        return dtype == "fp16" and math.isfinite(distance) and any(math.isnan(r) for r in responses)
     return distance <= tolerance.amplified(max(finite), dtype, sum_length)

@@ -285,7 +285,7 @@ def check_merged(got, wanted, base):
         other = got.get(name, (None, []))[1]
         terms = [abs(x) + abs(x - b) for x, b in zip(values, base[name][1])]
         largest = max(terms)  # a norm of a row, which multiplies its elements, has the error of its largest ones
-        off = max((abs(x - y) for x, y in zip(other, values)), default=0)
+        off = tolerance.farthest(other, values)
         if list(got.get(name, ([], None))[0]) != list(shape) or not off <= 32 * tolerance.UNIT["fp32"] * largest:
             raise Failure("tensors", f"the merged {name} is off by {off:.3g}")
 

@@ -31,7 +31,7 @@ def check_averages(work, out):
             average[name] = [w if before is None else a * decay + w * (1 - decay) for a, w in zip(before or weights, weights)]
             # Each step rounds two products and a sum.
             bound = 4 * number * unit * max(map(abs, weights), default=0) + 1e-30
-            off = max((abs(x - y) for x, y in zip(stored, average[name])), default=0)
+            off = tolerance.farthest(stored, average[name])
             if len(stored) != len(weights) or not off <= bound:
                 raise Failure("average", f"step {number}: {name} is off by {off:.3g} (bound {bound:.3g})")
     if not average:

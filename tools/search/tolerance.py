@@ -75,3 +75,8 @@ def norm2(values):
 
 def distance(a, b):
     return norm2([x - y for x, y in zip(a, b)])
+
+
+def farthest(a, b):
+    """The largest difference of two elements; infinite if there is a NaN, which max() would drop."""
+    return max((math.inf if math.isnan(x - y) else abs(x - y) for x, y in zip(a, b)), default=0)

@@ -52,9 +52,9 @@ def compare_runs(work, got, wanted, layout):
 
 
 def check_stop(rows, bounds):
-    """Raises Failure unless two evaluations before the stop are so near that rounding may order them either way."""
+    """Raises Failure unless an evaluation is so near to the best before it that rounding may order them either way."""
     losses = [row["eval_loss"] for row in rows]
-    nearest = min((abs(a - b) for i, a in enumerate(losses) for b in losses[:i]), default=0.0)
+    nearest = min((abs(loss - min(losses[:i])) for i, loss in enumerate(losses) if i), default=math.inf)
     if nearest > 2 * len(rows) * bounds.loss(max(losses)):
         raise Failure("steps", f"one run stops early after {len(rows)} steps, the other does not")
 
