@@ -7,12 +7,14 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/paths.h"
+
 namespace cleave::version_test {
 namespace {
 
 TEST(Version, IsThatOfTheProject) {
   std::stringstream text;
-  text << std::ifstream(CLEAVE_SOURCE_DIR "/CMakeLists.txt").rdbuf();
+  text << std::ifstream(test::source_file("CMakeLists.txt")).rdbuf();
   const std::string project = text.str();
   std::smatch found;
   ASSERT_TRUE(std::regex_search(

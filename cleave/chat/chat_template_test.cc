@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/chat/chat_reader.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
@@ -115,7 +116,7 @@ TEST(ChatTokens, Completion_EndsWithTheEndToken) {
 }
 
 TEST(ChatTokens, TokensAcrossTheBorder_BelongToTheAssistant) {
-  const auto tokenizer = load_tokenizer(CLEAVE_SOURCE_DIR "/tests/golden/tokenizer/small/gpt2");
+  const auto tokenizer = load_tokenizer(test::source_file("tests/golden/tokenizer/small/gpt2"));
   const std::string text = "the answer is there";
   const std::vector<int64_t> ids = tokenizer->encode(text, {.add_special = false});
   for (size_t begin = 0; begin <= text.size(); ++begin) {

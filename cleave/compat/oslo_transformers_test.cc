@@ -12,6 +12,7 @@
 #include "cleave/format/safetensors_writer.h"
 #include "cleave/mesh/scalar_type.h"
 #include "tests/support/oslo_models.h"
+#include "tests/support/paths.h"
 #include "tests/support/python.h"
 #include "tests/support/temp_folder.h"
 
@@ -147,7 +148,7 @@ TEST(Transformers, EveryWrittenFormat_IsOpenedAndGivesTheSameLogits) {
   for (const char* name :
        {"gpt2-6heads", "llama-gqa-tied", "llama-6heads", "bert-mlm", "bert-cls"}) {
     write_all_forms(folder / name, name);
-    pairs.push_back((folder / name).string() + "=" + CLEAVE_SOURCE_DIR "/tests/golden/models/" +
+    pairs.push_back((folder / name).string() + "=" + test::source_file("tests/golden/models/") +
                     name + ".safetensors");
   }
   const auto result = test::run_python(kOpenAll, pairs);
@@ -157,7 +158,7 @@ TEST(Transformers, EveryWrittenFormat_IsOpenedAndGivesTheSameLogits) {
 
 // Oracle: files that torch.save wrote as OSLO 2 does on two ranks, and transformers' logits.
 TEST(Transformers, FilesThatTorchWroteAsOslo_AreLoadedOnAnyNumberOfRanks) {
-  const fs::path stored = CLEAVE_SOURCE_DIR "/tests/golden/oslo";
+  const fs::path stored = test::source_file("tests/golden/oslo");
   const auto answers = test::read_tensors(stored / "answers.safetensors");
   Batch batch;
   batch.ids = answers.at("input_ids").to(at::kLong);

@@ -13,6 +13,7 @@
 #include "cleave/mesh/job.h"
 #include "cleave/model/model.h"
 #include "cleave/nn/cross_entropy.h"
+#include "tests/support/paths.h"
 #include "tests/support/ranks.h"
 
 // docs/nxd.md begins its first block so.
@@ -194,7 +195,7 @@ TEST(Pages, PlainLayer_ComputesOnPlainTensors) {
 }
 
 TEST(Pages, CppBlocks_AreInThisFile) {
-  const std::filesystem::path root = CLEAVE_SOURCE_DIR;
+  const std::filesystem::path root = test::source_file(".");
   std::ifstream source(root / "cleave/compat/pages_test.cc");
   const std::string here = lines_of(source);
   for (const char* page : {"docs/nxd.md", "docs/notebook-s4.md"}) {

@@ -12,6 +12,7 @@
 #include "cleave/file/atomic_write.h"
 #include "cleave/file/fault_hook.h"
 #include "tests/support/memory.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
@@ -39,7 +40,7 @@ std::string mixed_text(int num_lines) {
 std::vector<std::shared_ptr<const Tokenizer>> tokenizers() {
   std::vector<std::shared_ptr<const Tokenizer>> all{byte_tokenizer()};
   for (const char* name : {"bert", "gemma", "gpt2", "llama2", "llama3"}) {
-    all.push_back(load_tokenizer(str(CLEAVE_SOURCE_DIR, "/tests/golden/tokenizer/small/", name)));
+    all.push_back(load_tokenizer(test::source_file(str("tests/golden/tokenizer/small/", name))));
   }
   return all;
 }

@@ -14,6 +14,7 @@
 #include "cleave/file/file.h"
 #include "cleave/format/torch_writer.h"
 #include "cleave/format/zip.h"
+#include "tests/support/paths.h"
 #include "tests/support/python.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
@@ -28,7 +29,7 @@ using test::thrown_by;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr const char* kGolden = CLEAVE_SOURCE_DIR "/tests/golden/format";
+const std::string kGolden = test::source_file("tests/golden/format");
 
 void write_bytes(const fs::path& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
@@ -141,13 +142,13 @@ TEST(TorchWriter, NestedValue_ReadsBackEqual) {
 TEST(TorchWriter, NestedValue_HasTheBytesThatTorchReads) {
   const TempFolder folder;
   write_user_value(folder / "nested.pt");
-  const std::string want = read_file(std::string(kGolden) + "/nested.pt");
+  const std::string want = read_file(kGolden + "/nested.pt");
   EXPECT_TRUE(read_file(folder / "nested.pt") == want);
 }
 
 // Oracle: a file that torch.save wrote, with many kinds of values.
 TEST(TorchFile, ValuesThatTorchWrote_AreRead) {
-  const TorchFile file = TorchFile::open(std::string(kGolden) + "/values.pt");
+  const TorchFile file = TorchFile::open(kGolden + "/values.pt");
   const SavedValue& value = file.value();
   EXPECT_EQ(state_dict_tensors(*value.find("model"), "x").size(), 7U);
   const auto& groups = *value.find("optimizer")->find("param_groups")->get<SavedList>();

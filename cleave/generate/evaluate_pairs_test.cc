@@ -12,6 +12,7 @@
 #include "cleave/text/json.h"
 #include "cleave/text/jsonl.h"
 #include "cleave/train/options.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
@@ -22,7 +23,7 @@ using test::TempFolder;
 using test::thrown_by;
 using testing::HasSubstr;
 
-const std::string kFolder = std::string(CLEAVE_SOURCE_DIR) + "/tests/golden/dpo";
+const std::string kFolder = test::source_file("tests/golden/dpo");
 constexpr double kBeta = 0.5;
 
 Json result_of(EvalOptions options) {

@@ -3,6 +3,7 @@
 #include "cleave/generate/generate.h"
 #include "cleave/generate/runnable.h"
 #include "tests/support/golden.h"
+#include "tests/support/paths.h"
 #include "tests/support/ranks.h"
 
 // Oracle: transformers 5.23.0 with the options of each case (tests/golden/generate/search.json), on
@@ -49,7 +50,7 @@ class SearchOptions : public ::testing::TestWithParam<int> {};
 
 TEST_P(SearchOptions, EveryCase_GivesIdsAndScoresOfTheReference) {
   const Json cases =
-      Json::parse_file(CLEAVE_SOURCE_DIR "/tests/golden/generate/search.json").at("cases");
+      Json::parse_file(test::source_file("tests/golden/generate/search.json")).at("cases");
   ASSERT_GT(cases.size(), 20U);
   for (size_t c = 0; c < cases.size(); ++c) {
     const Json wanted = cases.at(c);

@@ -7,6 +7,7 @@
 
 #include "cleave/optim/optimizer.h"
 #include "tests/support/golden.h"
+#include "tests/support/paths.h"
 #include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
 
@@ -52,7 +53,7 @@ TEST(Orthogonalized, ZerosAndBf16_StayWhatTheyAre) {
 /// Three steps of the golden matrices in one optimizer.
 void expect_golden(at::ScalarType type, double tolerance) {
   const test::Tensors golden =
-      test::read_tensors(std::string(CLEAVE_SOURCE_DIR) + "/tests/golden/muon.safetensors");
+      test::read_tensors(test::source_file("tests/golden/muon.safetensors"));
   const std::vector<std::string> names = {"tall", "wide", "square"};
   OptimizerOptions options{.kind = Kind::kMuon, .weight_decay = 0.3};
   Parameters parameters;

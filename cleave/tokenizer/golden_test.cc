@@ -12,6 +12,7 @@
 #include "cleave/text/json.h"
 #include "cleave/tokenizer/pipeline.h"
 #include "cleave/tokenizer/tokenizer.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
 
 // Oracle: ids and texts of the reference libraries, for the small tokenizers in tests/golden and
@@ -28,7 +29,7 @@ struct Source {
 };
 
 Source small_tokenizers() {
-  const fs::path folder = CLEAVE_SOURCE_DIR "/tests/golden/tokenizer/small";
+  const fs::path folder = test::source_file("tests/golden/tokenizer/small");
   return {folder, folder};
 }
 
@@ -373,8 +374,7 @@ std::string whole_text(const Json& golden, const Json& entry) {
 }
 
 TEST(Pipeline, EveryKindOfStep_MatchesTheReference) {
-  const Json golden =
-      Json::parse_file(std::string(CLEAVE_SOURCE_DIR) + "/tests/golden/tokenizer/pipelines.json");
+  const Json golden = Json::parse_file(test::source_file("tests/golden/tokenizer/pipelines.json"));
   const Json entries = golden.at("pipelines");
   ASSERT_EQ(entries.size(), 82U);
   for (size_t i = 0; i < entries.size(); ++i) {

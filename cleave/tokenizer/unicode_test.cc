@@ -13,6 +13,7 @@
 #include "cleave/text/utf8.h"
 #include "cleave/tokenizer/regex.h"
 #include "cleave/tokenizer/steps.h"
+#include "tests/support/paths.h"
 #include "tests/support/thrown.h"
 
 // Oracle: checksums of the results of tokenizers 0.23.3 for every character, made by
@@ -96,7 +97,7 @@ class UnicodeGolden : public ::testing::Test {
   [[nodiscard]] int64_t want(const std::string& name) const { return sums_.at(name).as_int(); }
 
   Json sums_ =
-      Json::parse_file(CLEAVE_SOURCE_DIR "/tests/golden/tokenizer/unicode.json").at("checksums");
+      Json::parse_file(test::source_file("tests/golden/tokenizer/unicode.json")).at("checksums");
 };
 
 TEST_F(UnicodeGolden, ClassesOfEveryCharacter_MatchTokenizers) {

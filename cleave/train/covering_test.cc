@@ -16,6 +16,7 @@
 #include "cleave/train/options.h"
 #include "tests/support/covering_array.h"
 #include "tests/support/golden.h"
+#include "tests/support/paths.h"
 #include "tests/support/program.h"
 #include "tests/support/rounding.h"
 #include "tests/support/temp_folder.h"
@@ -240,7 +241,7 @@ class Bench {
   }
   Result run_as_processes(TrainOptions o, int num_ranks) {
     o.out = next_out();
-    std::vector<std::string> words{"launch", "-n", str(num_ranks), "--", CLEAVE_PROGRAM};
+    std::vector<std::string> words{"launch", "-n", str(num_ranks), "--", test::program()};
     for (const std::string& word : words_of(o)) words.push_back(word);
     const test::RunResult ran = test::run_cleave(words, {.deadline_s = 60});
     CLEAVE_CHECK(ran.exit_code == 0, Code::kBug, "exit code ", ran.exit_code, ": ", ran.err);

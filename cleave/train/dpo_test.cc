@@ -15,6 +15,7 @@
 #include "cleave/train/options.h"
 #include "cleave/train/setup.h"
 #include "cleave/train/trainer.h"
+#include "tests/support/paths.h"
 #include "tests/support/rounding.h"
 #include "tests/support/saved_models.h"
 #include "tests/support/temp_folder.h"
@@ -27,7 +28,7 @@ using test::TempFolder;
 using test::thrown_by;
 using testing::HasSubstr;
 
-const std::string kFolder = std::string(CLEAVE_SOURCE_DIR) + "/tests/golden/dpo";
+const std::string kFolder = test::source_file("tests/golden/dpo");
 
 /// The run of tests/golden/make_dpo.py.
 TrainOptions dpo_run(const std::string& out) {

@@ -10,6 +10,7 @@
 #include "cleave/torch_internals/cpu_memory.h"
 #include "cleave/train/rank_model.h"
 #include "cleave/train/trainer.h"
+#include "tests/support/paths.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temp_folder.h"
 
@@ -147,7 +148,7 @@ TEST(Forecast, OfAClassifierOnShortTexts_IsWithinTenPercentOfTheRun) {
 TEST(Forecast, OfFewTokensInFp16_IsWithinTenPercentOfTheRun) {
   TrainOptions options;
   options.model = "llama-tiny";
-  options.data = {std::string(CLEAVE_SOURCE_DIR) + "/LICENSE"};
+  options.data = {test::source_file("LICENSE")};
   options.batch_size = 2;
   options.seq_len = 32;
   options.dtype = "fp16";

@@ -18,6 +18,7 @@
 #include "cleave/train/rank_model.h"
 #include "tests/support/golden.h"
 #include "tests/support/lora_runs.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
 
 namespace cleave::lora_test {
@@ -27,7 +28,7 @@ namespace fs = std::filesystem;
 using test::TempFolder;
 
 std::string adapter_folder(const std::string& golden) {
-  return str(CLEAVE_SOURCE_DIR, "/tests/golden/lora/", golden);
+  return test::source_file("tests/golden/lora/" + golden);
 }
 
 /// The golden model of an adapter: "gpt2" of "gpt2-dora".
@@ -94,7 +95,7 @@ class Trained {
  private:
   static uint64_t seed_of(const std::string& golden) {
     const Json spec =
-        Json::parse_file(str(CLEAVE_SOURCE_DIR, "/tests/golden/models/", base_of(golden), ".json"));
+        Json::parse_file(test::source_file("tests/golden/models/" + base_of(golden) + ".json"));
     return static_cast<uint64_t>(spec.at("seed").as_int(0));
   }
 

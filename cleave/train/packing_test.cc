@@ -21,6 +21,7 @@
 #include "cleave/report/metrics.h"
 #include "cleave/train/options.h"
 #include "tests/support/list_dataset.h"
+#include "tests/support/paths.h"
 #include "tests/support/rounding.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/train_grid.h"
@@ -232,7 +233,7 @@ TEST(ContextOf, PackedBatch_HasPositionsAndTheFirstKeyOfEachQuery) {
 
 /// The losses of a run that trains nothing, on training and evaluation data.
 std::pair<double, double> losses_of(TrainOptions o) {
-  o.model = std::string(CLEAVE_SOURCE_DIR) + "/tests/golden/dpo";
+  o.model = test::source_file("tests/golden/dpo");
   o.eval_data = o.data;
   o.steps = 1;
   o.lr = 0;

@@ -7,6 +7,7 @@
 #include "cleave/parallel/lora.h"
 #include "cleave/train/options.h"
 #include "cleave/train/setup.h"
+#include "tests/support/paths.h"
 #include "tests/support/saved_models.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
@@ -95,7 +96,7 @@ using Tensors = decltype(test::read_tensors(""));
 Tensors trained(TrainOptions o, const TempFolder& folder, const std::string& name) {
   std::ofstream(folder / "tiny.json") << kConfig;
   o.model = folder / "tiny.json";
-  o.data = {std::string(CLEAVE_SOURCE_DIR) + "/LICENSE"};
+  o.data = {test::source_file("LICENSE")};
   o.out = folder / name;
   o.seq_len = 8;
   o.batch_size = 4;

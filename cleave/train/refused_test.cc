@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/base/str.h"
+#include "tests/support/paths.h"
 #include "tests/support/program.h"
 #include "tests/support/temp_folder.h"
 
@@ -88,8 +89,7 @@ TEST(Refused, TableInDocs_HasTheMessagesOfTheProgram) {
   std::ofstream(folder / "rows.jsonl") << R"({"input_ids": [1, 2, 3], "label": "x"})" << '\n';
   std::string table = "| flags | exit code | message |\n|---|---|---|\n";
   for (const std::string& flags : kRefused) table += table_row(flags, folder);
-  const std::string page =
-      test::internal::text_of(std::string(CLEAVE_SOURCE_DIR) + "/docs/layouts.md");
+  const std::string page = test::internal::text_of(test::source_file("docs/layouts.md"));
   EXPECT_NE(page.find("\n\n" + table + "\n"), std::string::npos)
       << "docs/layouts.md should have\n\n"
       << table;

@@ -14,6 +14,7 @@
 #include "cleave/file/file.h"
 #include "cleave/tokenizer/tokenizer.h"
 #include "cleave/train/options.h"
+#include "tests/support/paths.h"
 #include "tests/support/small_run.h"
 #include "tests/support/temp_folder.h"
 
@@ -67,7 +68,7 @@ nlohmann::ordered_json config_of(const std::string& family) {
 class Runs {
  public:
   Runs(const std::string& family, const std::string& dtype) : dtype_(dtype) {
-    const std::string text = read_file(std::string(CLEAVE_SOURCE_DIR) + "/LICENSE");
+    const std::string text = read_file(test::source_file("LICENSE"));
     std::ofstream(path("text")) << text.substr(0, kRows * kSeqLen);
     write_model(family, "model", false);
     write_model(family, "moved", true);

@@ -14,6 +14,7 @@
 #include "cleave/file/file.h"
 #include "cleave/report/metrics.h"
 #include "cleave/train/options.h"
+#include "tests/support/paths.h"
 #include "tests/support/saved_models.h"
 #include "tests/support/small_run.h"
 #include "tests/support/temp_folder.h"
@@ -128,7 +129,7 @@ TEST(Resume, SeedOf64Bits_IsRestoredAndAnotherOneIsReported) {
   cleave_train(o);
   EXPECT_EQ(warnings_of(resumed(o, 5)), "");
   o.seed = 7;
-  o.data = {std::string(CLEAVE_SOURCE_DIR) + "/README.md"};
+  o.data = {test::source_file("README.md")};
   const std::string warnings = warnings_of(resumed(o, 6));
   EXPECT_THAT(warnings, HasSubstr("was started with --seed 9223372036854775809"));
   EXPECT_THAT(warnings, HasSubstr("was started on other data"));

@@ -18,6 +18,7 @@
 #include "cleave/tokenizer/tokenizer.h"
 #include "cleave/train/options.h"
 #include "tests/support/golden.h"
+#include "tests/support/paths.h"
 #include "tests/support/small_run.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
@@ -36,8 +37,7 @@ constexpr Layout kLayouts[] = {{2, 1}, {3, 1}, {4, 1}, {1, 2}, {2, 2}};
 /// A training text: tiny Shakespeare if the test data is installed, else the license.
 std::string text_file() {
   const std::string data = test::data_folder();
-  return data.empty() ? std::string(CLEAVE_SOURCE_DIR) + "/LICENSE"
-                      : data + "/text/tinyshakespeare/input.txt";
+  return data.empty() ? test::source_file("LICENSE") : data + "/text/tinyshakespeare/input.txt";
 }
 
 constexpr int64_t kHidden = 24, kWide = 40, kLayers = 2;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/golden.h"
+#include "tests/support/paths.h"
 #include "tests/support/ranks.h"
 
 namespace encoder_decoder {
@@ -110,7 +111,7 @@ void expect_golden(const test::Tensors& golden, const std::string& pass, const A
 // Oracle: transformers' T5ForConditionalGeneration (tests/golden/make_t5.py), whose README has the
 // tolerances.
 TEST(EncoderDecoder, LogitsLossAndGradients_AreThoseOfTransformers) {
-  const test::Tensors golden = test::read_tensors(CLEAVE_SOURCE_DIR "/tests/golden/t5.safetensors");
+  const test::Tensors golden = test::read_tensors(test::source_file("tests/golden/t5.safetensors"));
   for (const int tp : {1, 2, 3}) {
     for (const bool sequence_parallel : {false, true}) {
       if (tp == 1 && sequence_parallel) continue;

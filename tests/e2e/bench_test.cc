@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/paths.h"
 #include "tests/support/program.h"
 
 namespace cleave::test {
@@ -14,8 +15,8 @@ namespace {
 using Words = std::vector<std::string>;
 
 nlohmann::json one_result(const std::string& kind, const Words& more) {
-  Words words{"launch", "-n",   "2", "--",     CLEAVE_PROGRAM, "bench",
-              kind,     "--tp", "2", "--json", "--operations", "3"};
+  Words words{"launch", "-n",   "2", "--",     test::program(), "bench",
+              kind,     "--tp", "2", "--json", "--operations",  "3"};
   words.insert(words.end(), more.begin(), more.end());
   const RunResult ran = run_cleave(words, {.deadline_s = 100});
   EXPECT_EQ(ran.exit_code, 0) << ran.err;

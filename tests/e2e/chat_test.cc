@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/paths.h"
 #include "tests/support/program.h"
 #include "tests/support/terminal_program.h"
 #include "tests/support/train_program.h"
@@ -95,7 +96,7 @@ TEST_F(ChatProgram, Chats_GiveTheLossesOfTheirIdsAndLabels) {
 
 // Oracle: transformers' loss of the stored model and chats (tests/golden/chat/make_loss.py).
 TEST_F(ChatProgram, Loss_EqualsThatOfTransformers) {
-  const std::string model = CLEAVE_SOURCE_DIR "/tests/golden/chat/model";
+  const std::string model = test::source_file("tests/golden/chat/model");
   std::filesystem::copy(model + "/chats.jsonl", in("stored.jsonl"));
   const json want = json::parse(std::ifstream(model + "/loss.json"));
   const RunResult ran = run_cleave(
@@ -267,7 +268,7 @@ TEST_F(ChatProgram, CtrlCAtThePrompt_ShowsItAgainAndCtrlDEnds) {
   (void)losses("run", "chats.jsonl", {"--model", "llama-tiny"});
   constexpr int kWait = static_cast<int>(kDeadlineS);
   TerminalProgram chat(
-      {CLEAVE_PROGRAM, "generate", "--model", in("run"), "--chat", "--max-new-tokens", "2"});
+      {test::program(), "generate", "--model", in("run"), "--chat", "--max-new-tokens", "2"});
   EXPECT_NE(chat.read_until("> ", kWait).find("Ctrl-D ends the chat."), std::string::npos);
   chat.type("dropped\x03");
   EXPECT_NE(chat.read_until("\n> ", kWait).find("\nCtrl-D ends the chat\r\n> "), std::string::npos);

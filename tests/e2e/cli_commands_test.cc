@@ -10,6 +10,7 @@
 
 #include "tests/e2e/fake_program.h"
 #include "tests/support/level.h"
+#include "tests/support/paths.h"
 #include "tests/support/terminal_program.h"
 #include "tests/support/torch_files.h"
 
@@ -253,7 +254,7 @@ TEST(Tokenize, StdinAndFile_AreReadWhole) {
 }
 
 TEST(Tokenize, StdinOfATerminal_IsAnnounced) {
-  TerminalProgram program({CLEAVE_PROGRAM, "tokenize", "--tokenizer", "bytes"});
+  TerminalProgram program({test::program(), "tokenize", "--tokenizer", "bytes"});
   EXPECT_EQ(program.read_until("\n", 20), "reading stdin; Ctrl-D on an empty line ends it\r\n");
   program.type("ab\n\x04");
   const std::string shown = program.read_until("round trip", 20);
@@ -293,22 +294,22 @@ TEST(Doctor, Json_HasEverySectionAndWhatTheLibraryAdds) {
 
 TEST(Doctor, WithoutTheLibrary_StillReports) {
   const TempFolder folder;
-  std::filesystem::copy_file(CLEAVE_PROGRAM, folder / "cleave");
+  std::filesystem::copy_file(test::program(), folder / "cleave");
   const RunResult ran = run_program({folder / "cleave", "doctor"});
   EXPECT_EQ(ran.exit_code, 0);
   EXPECT_TRUE(contains(ran.out, "there is no " + (folder / "libcleave.so").string())) << ran.out;
 }
 
 TEST(Doctor, FewOpenFiles_IsNamedAsAProblem) {
-  const RunResult ran =
-      run_program({"/bin/bash", "-c", std::string("ulimit -n 128; ") + CLEAVE_PROGRAM + " doctor"});
+  const RunResult ran = run_program(
+      {"/bin/bash", "-c", std::string("ulimit -n 128; ") + test::program() + " doctor"});
   EXPECT_TRUE(contains(ran.out, "problem: only 128 files can be open; ulimit -n 1024")) << ran.out;
 }
 
 TEST(Completion, Bash_ParsesAndCompletes) {
   const TempFolder folder;
   const std::string script = folder / "c.bash";
-  const std::string make = std::string(CLEAVE_PROGRAM) + " completion bash > " + script;
+  const std::string make = test::program() + " completion bash > " + script;
   EXPECT_EQ(run_program({"/bin/bash", "-c", make + " && bash -n " + script}).exit_code, 0);
   const auto completed = [&](const std::string& words, int at) {
     return run_program({"/bin/bash", "-c",
@@ -333,7 +334,7 @@ TEST(Completion, Fish_HasFlagsChoicesAndFiles) {
   EXPECT_TRUE(contains(script, train + "-l resume -d "));
   const TempFolder folder;
   const std::string file = folder / "c.fish";
-  const std::string make = std::string(CLEAVE_PROGRAM) + " completion fish > " + file;
+  const std::string make = test::program() + " completion fish > " + file;
   const std::string complete =
       "fish -c 'source " + file + "; complete -C \"cleave train --weigh\"' | grep -q weight-decay";
   const RunResult ran =
@@ -372,8 +373,8 @@ TEST(BenchCollectives, WrongWords_NameWhatIsAllowed) {
             "cleave: --bytes has 'few'; expected comma-separated sizes such as 4KiB,1MiB\n");
   EXPECT_EQ(run_cleave({"bench", "collectives", "now"}).err,
             "cleave: unexpected word 'now'; see cleave bench collectives --help\n");
-  EXPECT_EQ(run_cleave(
-                {"launch", "-n", "2", "--", CLEAVE_PROGRAM, "bench", "collectives", "--world", "3"})
+  EXPECT_EQ(run_cleave({"launch", "-n", "2", "--", test::program(), "bench", "collectives",
+                        "--world", "3"})
                 .exit_code,
             3);
 }
@@ -385,11 +386,11 @@ TEST(Completion, UnknownShell_IsRefused) {
 }
 
 TEST(Flight, FileOfAnotherKind_IsRefusedWithWhatIsExpected) {
-  const RunResult ran = run_cleave({"doctor", "--flight", CLEAVE_SOURCE_DIR "/run"});
+  const RunResult ran = run_cleave({"doctor", "--flight", test::source_file("run")});
   EXPECT_EQ(ran.exit_code, 4);
-  EXPECT_EQ(ran.err, "cleave: " CLEAVE_SOURCE_DIR
-                     "/run: found '#', expected a value (byte 0); "
-                     "a flight log is a JSON file that a rank has written\n");
+  EXPECT_EQ(ran.err, "cleave: " + test::source_file("run") +
+                         ": found '#', expected a value (byte 0); a flight log is a JSON file that "
+                         "a rank has written\n");
 }
 
 TEST(Launch, ProgramAndItsFlags_ReachEveryRank) {
@@ -418,7 +419,7 @@ TEST(Launch, RankThatFails_GivesItsExitCode) {
 }
 
 TEST(Launch, CommandInPlaceOfAProgram_IsRefusedWithTheCommandLineThatIsMeant) {
-  const std::string program = CLEAVE_PROGRAM;
+  const std::string program = test::program();
   const RunResult ran = run_cleave({"launch", "-n", "2", "--", "train", "--data", "my text.txt"});
   EXPECT_EQ(ran.exit_code, 2);
   EXPECT_EQ(ran.err, "cleave: train is a command of cleave, not a program; did you mean " +
@@ -428,8 +429,9 @@ TEST(Launch, CommandInPlaceOfAProgram_IsRefusedWithTheCommandLineThatIsMeant) {
 }
 
 TEST(Launch, WrongSizes_AreReportedOnceForAllRanks) {
-  const RunResult ran = run_cleave({"launch", "-n", "3", "--", CLEAVE_PROGRAM, "train", "--tp", "2",
-                                    "--data", CLEAVE_SOURCE_DIR "/LICENSE", "--out", "never-made"});
+  const RunResult ran =
+      run_cleave({"launch", "-n", "3", "--", test::program(), "train", "--tp", "2", "--data",
+                  test::source_file("LICENSE"), "--out", "never-made"});
   EXPECT_EQ(ran.exit_code, 3);
   const std::string text =
       "--tp 2 x --dp 1 is 2 ranks, but the launcher started 3; make them equal, or omit --tp\n";
@@ -441,26 +443,24 @@ TEST(Stdout, ReaderThatLeaves_EndsTheProgramWith141) {
   const TempFolder folder;
   const std::string text = folder / "text";  // its ids are more than a pipe holds
   std::ofstream(text) << std::string(300'000, 'x');
-  const RunResult ran =
-      run_program({"/bin/bash", "-c",
-                   std::string(CLEAVE_PROGRAM) + " tokenize --tokenizer bytes --file " + text +
-                       " < /dev/zero | true; echo ${PIPESTATUS[0]}"});
+  const RunResult ran = run_program({"/bin/bash", "-c",
+                                     test::program() + " tokenize --tokenizer bytes --file " +
+                                         text + " < /dev/zero | true; echo ${PIPESTATUS[0]}"});
   EXPECT_EQ(ran.out, "141\n");
   EXPECT_EQ(ran.err, "");
 }
 
 TEST(Stdout, FullDisk_IsAnIoError) {
   const RunResult ran =
-      run_program({"/bin/bash", "-c", std::string(CLEAVE_PROGRAM) + " train --help > /dev/full"});
+      run_program({"/bin/bash", "-c", test::program() + " train --help > /dev/full"});
   EXPECT_EQ(ran.exit_code, 5);
   EXPECT_EQ(ran.err, "cleave: stdout: cannot be written; the output is incomplete\n");
 }
 
 // plan prints through the log, --help through std::cout.
 TEST(Stdout, FullDiskUnderTheResult_IsAnIoError) {
-  const RunResult ran =
-      run_program({"/bin/bash", "-c",
-                   std::string(CLEAVE_PROGRAM) + " plan --model llama-tiny --json > /dev/full"});
+  const RunResult ran = run_program(
+      {"/bin/bash", "-c", test::program() + " plan --model llama-tiny --json > /dev/full"});
   EXPECT_EQ(ran.exit_code, 5) << ran.err;
   EXPECT_EQ(ran.err, "cleave: stdout: cannot be written; the output is incomplete\n");
 }
@@ -527,7 +527,7 @@ TEST(MemoryLimit, LittleMemory_IsReportedWithItsCode) {
   for (int mebibytes = 60; mebibytes <= 400 && ran.exit_code != 0; mebibytes += 10) {
     ran = run_program({"/bin/bash", "-c",
                        "ulimit -v " + std::to_string(mebibytes * 1024) + "; exec \"$0\" \"$@\"",
-                       CLEAVE_PROGRAM, "inspect", folder / "wide.safetensors", "--json"});
+                       test::program(), "inspect", folder / "wide.safetensors", "--json"});
     const bool is_not_started = ran.exit_code == 127;
     EXPECT_TRUE(is_not_started || ran.exit_code == 0 || ran.exit_code == 10)
         << mebibytes << " MiB: exit " << ran.exit_code << ": " << ran.err;
@@ -540,7 +540,7 @@ TEST(MemoryLimit, LittleMemory_IsReportedWithItsCode) {
 // Row H4. The shared segment is an unnamed file.
 TEST(FileLimit, TooSmallForTheSharedSegment_IsReportedAtTheStart) {
   const RunResult ran = run_program(
-      {"/bin/bash", "-c", "ulimit -f 1; exec \"$0\" launch -n 2 -- /bin/true", CLEAVE_PROGRAM});
+      {"/bin/bash", "-c", "ulimit -f 1; exec \"$0\" launch -n 2 -- /bin/true", test::program()});
   EXPECT_EQ(ran.exit_code, 10);
   EXPECT_TRUE(contains(ran.err, "raise the limit on file sizes with ulimit -f\n")) << ran.err;
   EXPECT_LT(ran.seconds, 1);

@@ -10,6 +10,7 @@
 
 #include "tests/e2e/fake_program.h"
 #include "tests/support/level.h"
+#include "tests/support/paths.h"
 
 namespace cleave::test {
 namespace {
@@ -87,7 +88,7 @@ TEST_F(Usage, Help_FitsIntoTheTerminal) {
   for (const auto& [variable, width] : cases) {
     RunWith with;
     if (!variable.empty()) with.environment = {variable};
-    std::istringstream lines(run_program({CLEAVE_PROGRAM, "train", "--help"}, with).out);
+    std::istringstream lines(run_program({test::program(), "train", "--help"}, with).out);
     size_t longest = 0;
     for (std::string line; std::getline(lines, line);) {
       // A single word may be longer.
@@ -432,7 +433,7 @@ TEST_F(Usage, ConfigFiles_AreCheckedAsFlagsAre) {
 
 TEST_F(Usage, WithoutTheLibrary_SaysWhereItLooked) {
   const std::string copy = in("cleave");
-  std::filesystem::copy_file(CLEAVE_PROGRAM, copy);
+  std::filesystem::copy_file(test::program(), copy);
   const RunResult ran =
       run_program({copy, "eval", "--model", in("model"), "--data", in("data.txt")});
   EXPECT_EQ(ran.exit_code, 5);

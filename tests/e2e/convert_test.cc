@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/paths.h"
 #include "tests/support/program.h"
 
 namespace cleave::test {
@@ -42,7 +43,7 @@ bool contains(const std::string& text, const std::string& part) {
 /// Trains a small Llama for two steps on two ranks.
 void train(const std::string& out) {
   const RunResult ran =
-      run_with_deadline({"train", "--data", CLEAVE_SOURCE_DIR "/LICENSE", "--out", out, "--seq-len",
+      run_with_deadline({"train", "--data", test::source_file("LICENSE"), "--out", out, "--seq-len",
                          "32", "--batch-size", "4", "--steps", "2", "--tp", "2", "--gemm", "mkl",
                          "--threads-per-rank", "1"});
   ASSERT_EQ(ran.exit_code, 0) << ran.err;
@@ -141,7 +142,7 @@ TEST(ConvertProgram, GgufFile_IsTheModelOfTheRun) {
   EXPECT_EQ(seen["metadata"]["general.name"], "run");
   EXPECT_EQ(seen["metadata"]["tokenizer.ggml.tokens"], "257 values");
   const RunResult trained = run_with_deadline(
-      {"train", "--model", file, "--data", CLEAVE_SOURCE_DIR "/LICENSE", "--out", folder / "next",
+      {"train", "--model", file, "--data", test::source_file("LICENSE"), "--out", folder / "next",
        "--seq-len", "32", "--batch-size", "4", "--steps", "1", "--threads-per-rank", "1"});
   EXPECT_EQ(trained.exit_code, 0) << trained.err;
   EXPECT_TRUE(fs::exists(folder / "next/step_00000001/tokenizer.json"));
@@ -183,7 +184,7 @@ TEST(ConvertProgram, InvalidConversions_EndWithTheirCodeAndLeaveNothing) {
   const auto in_shell = [&](const std::string& before) {
     return run_program(
         {"/bin/bash", "-c", before + "exec \"$0\" convert --from " + run + " --to " + out,
-         CLEAVE_PROGRAM},
+         test::program()},
         {.deadline_s = kDeadlineS});
   };
   const RunResult full = in_shell("ulimit -f 100; ");  // no file above 100 KiB

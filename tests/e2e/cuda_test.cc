@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/paths.h"
 #include "tests/support/program.h"
 
 namespace cleave::test {
@@ -40,7 +41,7 @@ int num_gpus() {
   if (num_gpus() < (count)) GTEST_SKIP() << "needs " << (count) << " GPUs; CUDA: " << cuda_text()
 
 Words train(const std::string& out, const Words& more) {
-  const std::string text = CLEAVE_SOURCE_DIR "/LICENSE";
+  const std::string text = test::source_file("LICENSE");
   Words words{"train", "--data", text, "--out", out, "--seq-len", "32", "--steps", "20"};
   words.insert(words.end(), {"--batch-size", "4"});
   words.insert(words.end(), more.begin(), more.end());

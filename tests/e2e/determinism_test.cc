@@ -16,6 +16,7 @@
 #include "cleave/base/str.h"
 #include "cleave/file/file.h"
 #include "tests/support/level.h"
+#include "tests/support/paths.h"
 #include "tests/support/program.h"
 #include "tests/support/train_program.h"
 
@@ -63,7 +64,8 @@ Words launched(const std::vector<int>& delays_ms, const Words& words) {
   std::string script = "delays=(";
   for (const int ms : delays_ms) script += str(ms / 1e3, ' ');
   script += "); sleep ${delays[$RANK]}; exec \"$0\" \"$@\"";
-  Words all{"launch", "-n", str(delays_ms.size()), "--", "/bin/bash", "-c", script, CLEAVE_PROGRAM};
+  Words all{"launch", "-n",   str(delays_ms.size()), "--", "/bin/bash",
+            "-c",     script, test::program()};
   all.insert(all.end(), words.begin(), words.end());
   return all;
 }

@@ -8,9 +8,13 @@
 
 namespace cleave::test {
 
-/// Runs the program with a library that only prints the options that it receives (fake_library.cc).
+/// The path of the program with a library that only prints the options that it receives
+/// (fake_library.cc).
+std::string fake_program();
+
+/// Runs fake_program().
 inline RunResult run_fake(std::vector<std::string> words, const RunWith& with = {}) {
-  words.insert(words.begin(), CLEAVE_FAKE_PROGRAM);
+  words.insert(words.begin(), fake_program());
   return run_program(std::move(words), with);
 }
 

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/level.h"
+#include "tests/support/paths.h"
 #include "tests/support/program.h"
 #include "tests/support/train_program.h"
 
@@ -32,7 +33,7 @@ Words train_tiny(const std::string& out, const Words& more = {}) {
 Words launched(const Words& words, const Words& flags = {}) {
   Words all{"launch", "-n", "2"};
   all.insert(all.end(), flags.begin(), flags.end());
-  all.insert(all.end(), {"--", CLEAVE_PROGRAM});
+  all.insert(all.end(), {"--", test::program()});
   all.insert(all.end(), words.begin(), words.end());
   return all;
 }
@@ -52,7 +53,7 @@ RunResult with_fault(const Words& words, const std::string& run, const std::stri
       "child() { cat /proc/$pid/task/*/children | tr ' ' '\\n' | grep . | sort -n | sed -n ${1}p; "
       "}\n" +
       fault + "\nwait $pid";
-  Words all{"/bin/bash", "-c", script, CLEAVE_PROGRAM};
+  Words all{"/bin/bash", "-c", script, test::program()};
   all.insert(all.end(), words.begin(), words.end());
   return run_program(all, {.deadline_s = kDeadlineS});
 }
@@ -82,8 +83,8 @@ TEST(Faults, KilledRank_IsReportedInAFewLinesWithTheCommandToResume) {
   std::string command = ran.err.substr(at + 8, ran.err.find('\n', at) - at - 8);
   const std::string steps = "--steps 100000";
   ASSERT_NE(command.find(steps), std::string::npos) << command;
-  EXPECT_THAT(command,
-              testing::StartsWith(CLEAVE_PROGRAM " launch -n 2 -- " CLEAVE_PROGRAM " train "));
+  EXPECT_THAT(command, testing::StartsWith(test::program() + " launch -n 2 -- " + test::program() +
+                                           " train "));
   command.replace(command.find(steps), steps.size(), "--steps 40");
   const RunResult again = run_program({"/bin/bash", "-c", command}, {.deadline_s = kDeadlineS});
   // The run may have passed 40 steps; then nothing is left to do.
@@ -176,7 +177,7 @@ TEST(Faults, SigintToTheLauncher_SavesAndEndsWith130) {
   EXPECT_EQ(ran.exit_code, 130);
   EXPECT_EQ(ran.err, "");
   EXPECT_TRUE(std::filesystem::exists(run + "/latest"));
-  EXPECT_THAT(ran.out, HasSubstr("resume with: " CLEAVE_PROGRAM " launch -n 2 -- "));
+  EXPECT_THAT(ran.out, HasSubstr("resume with: " + test::program() + " launch -n 2 -- "));
 }
 
 // Row R4: `timeout` sends its signal to the program and then to its process group.
@@ -198,7 +199,7 @@ TEST(Faults, ReaderOfATrainingRunThatLeaves_EndsItWith141) {
     const std::string run = folder / (is_launched ? "launched" : "alone");
     Words words = train_tiny(run, {"--tp", "2", "--steps", "100000"});
     if (is_launched) words = launched(words);
-    std::string command = CLEAVE_PROGRAM;
+    std::string command = test::program();
     for (const std::string& word : words) command += " " + word;
     const RunResult ran =
         run_program({"/bin/bash", "-c", command + " | head -1; echo ${PIPESTATUS[0]}"},
@@ -220,7 +221,7 @@ TEST(Faults, ReaderThatReadsNothing_IsATimeoutAndNoHang) {
     const std::string run = folder / (is_launched ? "launched" : "alone");
     Words words = train_tiny(run, {"--tp", "2", "--steps", "100000", "--timeout", "1"});
     if (is_launched) words = launched(words);
-    std::string command = CLEAVE_PROGRAM;
+    std::string command = test::program();
     for (const std::string& word : words) command += " " + word;
     const std::string fills = "rm -f " + pipe + "; mkfifo " + pipe + "; exec 3<>" + pipe +
                               "; head -c 65536 /dev/zero >&3; ";
@@ -257,7 +258,7 @@ TEST(Faults, LimitsOnMemory_AreReportedAndNeverCrash) {
     const int mebibytes = 300 + 700 * i / num_sizes;
     const std::string run = folder / ("run" + std::to_string(i));
     std::string command =
-        "ulimit -v " + std::to_string(mebibytes * 1024) + "; exec " + CLEAVE_PROGRAM;
+        "ulimit -v " + std::to_string(mebibytes * 1024) + "; exec " + test::program();
     for (const std::string& word :
          train_tiny(run, {"--tp", "2", "--steps", "2", "--timeout", "5"})) {
       command += " " + word;
@@ -286,7 +287,7 @@ TEST(Faults, ModelThatIsTooLarge_IsReportedWithItsMemory) {
   replace("\"num_attention_heads\":6,\"num_key_value_heads\":2,\n\"head_dim\":4,",
           "\"num_attention_heads\":32,");
   std::ofstream(folder / "large.json") << large;
-  std::string command = std::string("ulimit -v 1500000; exec ") + CLEAVE_PROGRAM;
+  std::string command = std::string("ulimit -v 1500000; exec ") + test::program();
   for (const std::string& word : train(folder / "run", {"--model", folder / "large.json"})) {
     command += " " + word;
   }
@@ -320,7 +321,7 @@ TEST(Faults, StoppedRank_IsShownByDoctorFromTheFlightLog) {
 /// Runs `script` in one shell per rank, of two: it may use $RANK, and has the arguments of a small
 /// run as "$@".
 RunResult launched_by_script(const std::string& run, const std::string& script) {
-  Words words{"launch", "-n", "2", "--", "/bin/bash", "-c", script, "x", CLEAVE_PROGRAM};
+  Words words{"launch", "-n", "2", "--", "/bin/bash", "-c", script, "x", test::program()};
   const Words trained = train(run, {"--dp", "2", "--steps", "2"});
   words.insert(words.end(), trained.begin(), trained.end());
   return run_with_deadline(words);
@@ -395,7 +396,7 @@ TEST(Faults, InferenceRanksWithDifferentOptions_EndWith3AndBothValues) {
        "rank 1 has weights with checksum [0-9a-f]+, rank 0 [0-9a-f]+"}};
   for (const auto& [command, difference] : cases) {
     const RunResult ran = run_with_deadline(
-        {"launch", "-n", "2", "--", "/bin/bash", "-c", "exec " CLEAVE_PROGRAM " " + command});
+        {"launch", "-n", "2", "--", "/bin/bash", "-c", "exec " + test::program() + " " + command});
     EXPECT_EQ(ran.exit_code, 3) << ran.err;
     EXPECT_THAT(ran.err,
                 ContainsRegex(difference + "; start all ranks of a job with the same options"));
@@ -427,7 +428,7 @@ TEST(Faults, LearningRateThatExplodes_EndsWith9AndNoCheckpoint) {
 TEST(Faults, RunUnderAnOpenUmask_MakesNoWorldWritableFile) {
   const TempFolder folder;
   const std::string run = folder / "run";
-  std::string command = std::string("umask 000; exec ") + CLEAVE_PROGRAM;
+  std::string command = std::string("umask 000; exec ") + test::program();
   for (const std::string& word : train_tiny(run, {"--steps", "2"})) command += " " + word;
   ASSERT_EQ(run_program({"/bin/bash", "-c", command}, {.deadline_s = kDeadlineS}).exit_code, 0);
   for (const auto& entry : std::filesystem::recursive_directory_iterator(run)) {

@@ -12,6 +12,7 @@
 
 #include "cleave/base/str.h"
 #include "tests/support/level.h"
+#include "tests/support/paths.h"
 #include "tests/support/program.h"
 #include "tests/support/train_program.h"
 
@@ -49,7 +50,7 @@ class TwoHosts {
                               const std::string& pid_file = "/dev/null") const {
     Words all{"/bin/bash", "-c",
               "echo $$ > " + pid_file + "; exec ip netns exec " + name(host) + " \"$0\" \"$@\"",
-              CLEAVE_PROGRAM};
+              test::program()};
     all.insert(all.end(), words.begin(), words.end());
     return run_program(all, {.environment = variables, .deadline_s = kDeadlineS});
   }

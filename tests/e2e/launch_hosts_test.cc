@@ -11,6 +11,7 @@
 
 #include "cleave/base/str.h"
 #include "tests/support/level.h"
+#include "tests/support/paths.h"
 #include "tests/support/program.h"
 #include "tests/support/train_program.h"
 
@@ -106,7 +107,7 @@ RunResult with_script(const Words& words, const TempFolder& folder, const std::s
   Words all{"/bin/bash", "-c",
             "\"$0\" \"$@\" & pid=$!\nuntil [ -s " + file_in(folder, "ready.0") + " ] && [ -s " +
                 file_in(folder, "ready.1") + " ]; do sleep 0.01; done\n" + then,
-            CLEAVE_PROGRAM};
+            test::program()};
   all.insert(all.end(), words.begin(), words.end());
   return run_program(all, {.deadline_s = kDeadlineS});
 }
@@ -238,14 +239,14 @@ TEST(LaunchHosts, HostLostForGood_TheRunContinuesOnTheOthersWithTheSameBatches) 
   Words words = launch_words(
       remote_shell(folder, ThreeHosts::remote_shell()),
       ThreeHosts::address(1) + "," + ThreeHosts::address(2) + "," + ThreeHosts::address(3), 6,
-      {"--max-restarts", "1", "--", CLEAVE_PROGRAM});
+      {"--max-restarts", "1", "--", test::program()});
   const Words trained = train(out, of_run);
   words.insert(words.end(), trained.begin(), trained.end());
   Words all{"/bin/bash", "-c",
             "\"$0\" \"$@\" & pid=$!\nuntil grep -q '\"step\":8,' " + out +
                 "/metrics.jsonl 2>/dev/null || ! kill -0 $pid; do sleep 0.02; done\n" +
                 ThreeHosts::removal(2) + "\nwait $pid",
-            CLEAVE_PROGRAM};
+            test::program()};
   all.insert(all.end(), words.begin(), words.end());
   const RunResult ran = run_program(all, {.deadline_s = kDeadlineS});
   ASSERT_EQ(ran.exit_code, 0) << ran.err;
@@ -267,7 +268,7 @@ TEST(LaunchHosts, BatchTooSmallForTheOtherRanks_IsRefusedInOneLine) {
   const std::string model = folder / "model.json";
   std::ofstream(model) << kTinyLlama;
   // As after a restart on three ranks: tp 2 no longer divides them, and dp 3 needs 3 sequences.
-  Words words{"launch", "-n", "3", "--", CLEAVE_PROGRAM};
+  Words words{"launch", "-n", "3", "--", test::program()};
   const Words trained =
       train(folder / "run", {"--model", model, "--batch-size", "2", "--tp", "2", "--dp", "2"});
   words.insert(words.end(), trained.begin(), trained.end());

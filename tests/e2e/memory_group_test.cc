@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/paths.h"
 #include "tests/support/program.h"
 #include "tests/support/train_program.h"
 
@@ -60,7 +61,7 @@ class LimitedGroup {
 std::vector<std::string> in_group(const LimitedGroup& group,
                                   const std::vector<std::string>& words) {
   const std::string join = "echo $$ > " + (group.path() / "cgroup.procs").string() + " && ";
-  std::vector<std::string> all{"/bin/bash", "-c", join + "exec \"$0\" \"$@\"", CLEAVE_PROGRAM};
+  std::vector<std::string> all{"/bin/bash", "-c", join + "exec \"$0\" \"$@\"", test::program()};
   all.insert(all.end(), words.begin(), words.end());
   return all;
 }

@@ -12,6 +12,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/paths.h"
 #include "tests/support/program.h"
 #include "tests/support/terminal_program.h"
 #include "tests/support/train_program.h"
@@ -29,7 +30,7 @@ RunResult run_with_deadline(const Words& words) {
 }
 
 Words launched(int ranks, const Words& words) {
-  Words all{"launch", "-n", std::to_string(ranks), "--", CLEAVE_PROGRAM};
+  Words all{"launch", "-n", std::to_string(ranks), "--", test::program()};
   all.insert(all.end(), words.begin(), words.end());
   return all;
 }
@@ -58,7 +59,7 @@ TEST(TrainProgram, ProcessesUnderLaunch_GiveTheLossesOfOneRank) {
 TEST(TrainProgram, Quiet_PrintsWarningsAndErrorsOnly) {
   const TempFolder folder;
   const RunResult ran = run_with_deadline(
-      train(folder / "run", {"--quiet", "--steps", "2", "--eval-data", CLEAVE_SOURCE_DIR "/LICENSE",
+      train(folder / "run", {"--quiet", "--steps", "2", "--eval-data", test::source_file("LICENSE"),
                              "--schedule-pp", "1f1b"}));
   EXPECT_EQ(ran.exit_code, 0);
   EXPECT_EQ(ran.out, "");
@@ -71,7 +72,7 @@ TEST(TrainProgram, TerminalWithNoColor_ShowsProgressWithoutColors) {
   const TempFolder folder;
   std::ofstream(folder / "tiny.json") << kTinyLlama;
   Words words = train(folder / "run", {"--model", folder / "tiny.json", "--steps", "3"});
-  words.insert(words.begin(), {"/usr/bin/env", "NO_COLOR=1", "TERM=xterm", CLEAVE_PROGRAM});
+  words.insert(words.begin(), {"/usr/bin/env", "NO_COLOR=1", "TERM=xterm", test::program()});
   TerminalProgram program(words);
   const std::string shown = program.read_until("the end of the program", 100);
   EXPECT_EQ(program.wait(), 0) << shown;
@@ -126,7 +127,7 @@ TEST(TrainProgram, ResumedWithOtherFlags_ReportsTheDifferences) {
     return run_with_deadline(train(run, flags));
   };
   const RunResult begun = run_with_deadline(train(
-      run, {"--steps", "2", "--model", "llama-15m", "--eval-data", CLEAVE_SOURCE_DIR "/LICENSE"}));
+      run, {"--steps", "2", "--model", "llama-15m", "--eval-data", test::source_file("LICENSE")}));
   ASSERT_EQ(begun.exit_code, 0) << begun.err;
   // The printed evaluation loss is the one in metrics.jsonl.
   std::ostringstream eval;
@@ -191,7 +192,7 @@ TEST(TrainProgram, NamesThatAreNotUtf8_AreTrainedAndPrintedAsJson) {
   const TempFolder folder;
   std::ofstream(folder / "tiny.json") << kTinyLlama;
   const std::string data = folder / "data\xff.txt", run = folder / "run\xff";
-  std::filesystem::copy_file(CLEAVE_SOURCE_DIR "/LICENSE", data);
+  std::filesystem::copy_file(test::source_file("LICENSE"), data);
   const Words flags{"--model", folder / "tiny.json", "--data", data, "--steps", "2"};
   ASSERT_EQ(run_with_deadline(train(run, flags)).exit_code, 0);
   EXPECT_EQ(metrics_of(run).size(), 2U);
@@ -261,7 +262,7 @@ RunResult interrupted(const Words& words, const std::string& run, const std::str
       "done\n"
       "kill -" +
       signal + " $pid; wait $pid";
-  Words all{"/bin/bash", "-c", script, CLEAVE_PROGRAM};
+  Words all{"/bin/bash", "-c", script, test::program()};
   all.insert(all.end(), words.begin(), words.end());
   return run_program(all, {.deadline_s = kDeadlineS});
 }
@@ -369,7 +370,7 @@ TEST(TrainProgram, RunThatDoesNotFitIntoMemory_IsRefusedBeforeAnythingIsWritten)
 // The limit of the address space ends the run at its first large tensor.
 TEST(TrainProgram, OverCommit_StartsARunThatDoesNotFit) {
   const TempFolder folder;
-  std::string command = std::string("ulimit -v 4000000; exec ") + CLEAVE_PROGRAM;
+  std::string command = std::string("ulimit -v 4000000; exec ") + test::program();
   for (const std::string& word :
        train(folder / "new/run", {"--model", huge_model(folder), "--over-commit"})) {
     command += " " + word;
@@ -387,7 +388,7 @@ RunResult run_on_small_disk(const std::string& folder, const std::string& size,
                             const Words& words) {
   const std::string script = "mount -t tmpfs -o size=" + size + " none '" + folder +
                              "' || exit 77; \"$@\"; code=$?; ls '" + folder + "'; exit $code";
-  Words all{"/usr/bin/env", "unshare", "-m", "sh", "-c", script, "sh", CLEAVE_PROGRAM};
+  Words all{"/usr/bin/env", "unshare", "-m", "sh", "-c", script, "sh", test::program()};
   all.insert(all.end(), words.begin(), words.end());
   return run_program(all, {.deadline_s = kDeadlineS});
 }

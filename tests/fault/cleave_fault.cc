@@ -24,6 +24,7 @@
 #include "cleave/base/error.h"
 #include "cleave/base/str.h"
 #include "tests/fault/run.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/train_program.h"
 
@@ -356,7 +357,7 @@ class Chaos {
 
 struct Options {
   uint64_t rounds = 10, seed = 1, first = 0;
-  std::string program = CLEAVE_PROGRAM;
+  std::string program = test::program();
 };
 
 Options read_options(const Words& words) {

@@ -22,6 +22,7 @@
 #include "cleave/base/str.h"
 #include "tests/fault/run.h"
 #include "tests/support/level.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/train_program.h"
 
@@ -55,7 +56,7 @@ constexpr std::string_view kConfig =
 struct Options {
   double seconds = 60;
   bool as_processes = true;
-  std::string program = CLEAVE_PROGRAM;
+  std::string program = test::program();
 };
 
 /// Current resources of all processes of a run together.

@@ -15,6 +15,7 @@
 #include "cleave/tokenizer/tokenizer.h"
 #include "tests/hostile/hostile.h"
 #include "tests/hostile/mutation.h"
+#include "tests/support/paths.h"
 #include "tests/support/python.h"
 #include "tests/support/temp_folder.h"
 
@@ -221,7 +222,7 @@ void PrintTo(const Subject& subject, std::ostream* out) {
 class TokenizerDifferential : public testing::TestWithParam<Subject> {
  protected:
   void SetUp() override {
-    const fs::path source = CLEAVE_SOURCE_DIR;
+    const fs::path source = test::source_file(".");
     folder_ = source / "tests/golden/tokenizer/small" / GetParam().name;
     texts_ = {source / "LICENSE", source / "tests/golden/tokenizer/small/strings.jsonl"};
     if (!GetParam().published) return;

@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/paths.h"
 #include "tests/support/train_program.h"
 
 namespace cleave::test {
@@ -19,15 +20,15 @@ using Words = std::vector<std::string>;
 constexpr double kDeadlineS = 100;  // a loaded machine loads libtorch slowly
 
 RunResult run_cleave_with(const Words& words, const Words& variables = {}) {
-  Words all{CLEAVE_PROGRAM};
+  Words all{test::program()};
   all.insert(all.end(), words.begin(), words.end());
   return run_program(all, {.environment = variables, .deadline_s = kDeadlineS});
 }
 
 /// Runs `cleave WORDS` on two ranks, after the commands of `setup` in the shell of each.
 RunResult run_two(const std::string& setup, const Words& words) {
-  Words all{CLEAVE_MPIRUN, "-n", "2", "/bin/sh", "-c", setup + "; exec \"$0\" \"$@\"",
-            CLEAVE_PROGRAM};
+  Words all{CLEAVE_MPIRUN,  "-n", "2", "/bin/sh", "-c", setup + "; exec \"$0\" \"$@\"",
+            test::program()};
   all.insert(all.end(), words.begin(), words.end());
   // Open MPI: any number of ranks on any number of cores, also as root.
   return run_program(all, {.environment = {"MASTER_ADDR=127.0.0.1", "OMPI_ALLOW_RUN_AS_ROOT=1",

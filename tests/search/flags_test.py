@@ -34,7 +34,7 @@ UNDRAWN = [("several hosts, or no effect on one", COMMANDS, {"transport", "fast-
            ("pages, tables and other limits: tests of plan", ["plan"],
             {"vocab-size", "memory", "html", "runs", "parameters", "draw-schedule", "plan", "config"}),
            ("an adapter of a classifier: tests of LoRA", ["predict"], {"adapter"}),
-           ("a file of flags, which all commands read alike", ["predict"], {"config"})]
+           ("a file of flags, which all commands read in the same way", ["predict"], {"config"})]
 
 
 def flags_of(command):

@@ -14,12 +14,13 @@
 #include "cleave/format/safetensors_writer.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/text/json.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
 
 namespace cleave::test {
 namespace {
 
-const std::string kGoldens = CLEAVE_SOURCE_DIR "/tests/golden/";
+const std::string kGoldens = test::source_file("tests/golden/");
 
 std::span<const std::byte> bytes_of_values(const at::Tensor& t) {
   return {static_cast<const std::byte*>(t.const_data_ptr()), t.nbytes()};

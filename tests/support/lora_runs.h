@@ -11,6 +11,7 @@
 #include "cleave/file/file.h"
 #include "cleave/train/options.h"
 #include "tests/support/golden.h"
+#include "tests/support/paths.h"
 #include "tests/support/python.h"
 #include "tests/support/small_run.h"
 #include "tests/support/temp_folder.h"
@@ -21,7 +22,7 @@ namespace cleave::test {
 class LoraRuns : public ::testing::Test {
  protected:
   void SetUp() override {
-    const std::string text = read_file(std::string(CLEAVE_SOURCE_DIR) + "/LICENSE");
+    const std::string text = read_file(test::source_file("LICENSE"));
     std::ofstream(folder_ / "text") << text.substr(0, 2000);
     base_ = test::golden_folder("llama-gqa-llama3rope");
   }

@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/base/clock.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
 
 namespace cleave::test {
@@ -95,7 +96,7 @@ inline RunResult run_program(std::vector<std::string> words, const RunWith& with
 
 /// Runs this build's cleave.
 inline RunResult run_cleave(std::vector<std::string> words, const RunWith& with = {}) {
-  words.insert(words.begin(), CLEAVE_PROGRAM);
+  words.insert(words.begin(), test::program());
   return run_program(std::move(words), with);
 }
 

@@ -6,6 +6,7 @@
 
 #include "cleave/report/metrics.h"
 #include "cleave/train/options.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
 
 namespace cleave::test {
@@ -22,7 +23,7 @@ inline TrainOptions small_run(const TempFolder& folder, std::string_view config 
   std::ofstream(folder / "tiny.json") << config;
   TrainOptions o;
   o.model = folder / "tiny.json";
-  o.data = {std::string(CLEAVE_SOURCE_DIR) + "/LICENSE"};
+  o.data = {test::source_file("LICENSE")};
   o.out = folder / "run";
   o.seq_len = 8;
   o.batch_size = 4;

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/paths.h"
+
 namespace cleave::test {
 
 /// A config.json with 18 thousand weights. A step takes a millisecond, a checkpoint little more.
@@ -26,7 +28,7 @@ inline std::vector<std::string> train(const std::string& out,
                                       const std::vector<std::string>& more = {}) {
   std::vector<std::string> words{"train",
                                  "--data",
-                                 CLEAVE_SOURCE_DIR "/LICENSE",
+                                 test::source_file("LICENSE"),
                                  "--out",
                                  out,
                                  "--seq-len",

@@ -170,7 +170,7 @@ class SideBySide(unittest.TestCase):
                        "these numbers are meaningless", f"(performance-train-{cpu}.svg)"):
             self.assertIn(wanted, text)
         self.assertEqual(len(json.loads(data.read_text(encoding="utf-8"))["rows"]), 20)
-        for section, panels in (("train", 6), ("generate", 20), ("collectives", 12)):
+        for section, panels in (("train", 8), ("generate", 20), ("collectives", 12)):
             drawing = (self.folder / f"performance-{section}-{cpu}.svg").read_text(encoding="utf-8")
             self.assertIn("</svg>", drawing)
             self.assertEqual(drawing.count('font-weight="bold"'), 1 + panels, section)

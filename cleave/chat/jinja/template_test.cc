@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/text/utf8.h"
+#include "tests/support/paths.h"
 #include "tests/support/program.h"
 #include "tests/support/python.h"
 #include "tests/support/thrown.h"
@@ -68,7 +69,7 @@ void expect_equal(const Json& row) {
 
 TEST(ChatTemplates, Constructs_PrintAsInTransformers) {
   ::setenv("TZ", "UTC", 1);  // NOLINT(concurrency-mt-unsafe)
-  const Json rows = Json::parse_file(CLEAVE_SOURCE_DIR "/tests/golden/chat/templates.json");
+  const Json rows = Json::parse_file(test::source_file("tests/golden/chat/templates.json"));
   ASSERT_GT(rows.size(), 100U);
   for (size_t i = 0; i < rows.size(); ++i) expect_equal(rows.at(i));
 }
@@ -84,7 +85,7 @@ TEST(ChatTemplates, TemplatesOfAFolder_PrintAsInTransformers) {
   test::RunWith with;
   with.deadline_s = 300;
   const test::RunResult result = test::run_program(
-      {"/usr/bin/env", python, CLEAVE_SOURCE_DIR "/tests/golden/chat/make_templates.py", "--folder",
+      {"/usr/bin/env", python, test::source_file("tests/golden/chat/make_templates.py"), "--folder",
        folder},
       with);
   ASSERT_EQ(result.exit_code, 0) << result.err;

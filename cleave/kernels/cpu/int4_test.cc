@@ -9,6 +9,7 @@
 
 #include "cleave/kernels/cpu/int4_loops.h"
 #include "tests/support/golden.h"
+#include "tests/support/paths.h"
 #include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
 
@@ -39,7 +40,7 @@ Tensor values_of(const Int4Rows& rows) {
 // Oracle: numpy (tests/golden/make_int4.py).
 TEST(Int4, Codes_AreThoseOfNumpy) {
   const test::Tensors golden =
-      test::read_tensors(std::string(CLEAVE_SOURCE_DIR) + "/tests/golden/int4.safetensors");
+      test::read_tensors(test::source_file("tests/golden/int4.safetensors"));
   for (const std::string name : {"sym", "min"}) {
     const Tensor& weight = golden.at("weight");
     const Int4Rows rows = rows_of(weight, name == "min");
