@@ -1,5 +1,6 @@
 #include "cleave/nn/dropout.h"
 
+#include <optional>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -64,11 +65,15 @@ struct Mask {
   uint64_t key = 0, step = 0;
   double p = 0;
 
+  /// Empty for more ranges than kernels support.
+  [[nodiscard]] std::optional<ShardPlace> place() const {
+    return shard_place(held.shape, held.dim, held.ranges, held.first);
+  }
   /// Whether kernels make the mask of tensors like `t`.
   [[nodiscard]] bool has_kernel(const Tensor& t) const {
     const at::ScalarType type = t.scalar_type();
-    return is_on(Kernel::kRandom) && held.ranges.size() <= ShardPlace::kMostRanges &&
-           t.numel() > 0 && (type == at::kFloat || type == at::kBFloat16) &&
+    return is_on(Kernel::kRandom) && place().has_value() && t.numel() > 0 &&
+           (type == at::kFloat || type == at::kBFloat16) &&
            (t.is_cpu() || t.is_meta() || device_kernels(t) != nullptr);
   }
   /// `t` times the mask; undefined `t`: `scale` times whether elements are kept. By a kernel.
@@ -83,7 +88,7 @@ struct Mask {
         .count = out.numel(),
         .x = in.defined() ? in.const_data_ptr() : nullptr,
         .out = out.mutable_data_ptr(),
-        .place = shard_place(held.shape, held.dim, held.ranges, held.first).value(),
+        .place = place().value(),
         .key = key,
         .step = step,
         .p = static_cast<float>(p),

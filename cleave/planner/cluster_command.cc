@@ -1,14 +1,17 @@
 #include "cleave/planner/cluster_command.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cleave/base/byte_count.h"
 #include "cleave/base/log.h"
 #include "cleave/base/progress.h"
 #include "cleave/file/atomic_write.h"
+#include "cleave/model/families.h"
 #include "cleave/planner/cluster_page.h"
 
 namespace cleave::inline planner {
@@ -187,14 +190,26 @@ std::string too_large_text(const ClusterPlans& plans, double limit) {
              bytes_text(limit), "; the largest part of it: ", kinds);
 }
 
-/// The experts of Mixtral and Qwen3-MoE, in every layer.
-void add_experts(const Json& config, TransformerSize& m) {
-  constexpr int64_t kMost = 1 << 16;
-  const char* key = config.has("num_local_experts") ? "num_local_experts" : "num_experts";
-  m.experts = config.int_or(key, 0, 0, kMost);
-  if (m.experts == 0) return;
-  m.top_k = config.at("num_experts_per_tok").as_int(1, m.experts);
-  m.ffn = config.int_or("moe_intermediate_size", m.ffn, 1, 1 << 24);
+/// The experts of the layers, as `cleave train` reads them; of families that it lacks, by the keys
+/// of the others, in every layer. Empty: no layer has any.
+std::optional<ExpertsConfig> experts_of_layers(const Json& config, int64_t ffn) {
+  const std::string type = config.string_or("model_type", "");
+  if (type != "mixtral" && type != "qwen3_moe") {
+    const bool has_experts =
+        config.int_or("num_local_experts", 0) != 0 || config.int_or("num_experts", 0) != 0;
+    if (!has_experts) return std::nullopt;
+    (void)config.at("num_experts_per_tok");  // has no default
+    return read_experts(config, config.int_or("moe_intermediate_size", ffn, 1, kMostWidth), {});
+  }
+  const DecoderConfig c = type == "mixtral" ? mixtral_config(config) : qwen3_moe_config(config);
+  const auto num_layers =
+      std::count_if(c.layers.begin(), c.layers.end(),
+                    [](const DecoderLayer& layer) { return layer.has_experts; });
+  if (num_layers == 0) return std::nullopt;
+  CLEAVE_CHECK(num_layers == std::ssize(c.layers), Code::kShape, "config.json has experts in ",
+               num_layers, " of ", c.layers.size(),
+               " layers; --cluster forecasts models with experts in all layers or in none");
+  return c.experts;
 }
 
 }  // namespace
@@ -216,7 +231,11 @@ TransformerSize transformer_size(const Json& config) {
   const bool has_ffn = config.has("intermediate_size");
   m.ffn = has_ffn ? config.at("intermediate_size").as_int(1, 1 << 24)
                   : config.int_or("n_inner", 4 * m.hidden, 1, 1 << 24);
-  add_experts(config, m);
+  if (const auto experts = experts_of_layers(config, m.ffn)) {
+    m.experts = experts->num_experts;
+    m.top_k = experts->top_k;
+    m.ffn = experts->intermediate;
+  }
   const bool is_gemma = type.starts_with("gemma");  // tied without a key, as in transformers
   m.tied = config.bool_or("tie_word_embeddings", !m.gated || is_gemma);
   return m;

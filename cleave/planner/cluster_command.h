@@ -7,7 +7,7 @@
 namespace cleave::inline planner {
 
 /// The sizes of a model's config.json. Throws Error(kFormat) for missing or wrong sizes,
-/// Error(kShape) for experts, which this forecast does not model.
+/// Error(kShape) if only some layers have experts, which this forecast does not model.
 TransformerSize transformer_size(const Json& config);
 
 /// "300B", "15T", "2e12", "500000000". Throws Error(kUsage).

@@ -322,8 +322,8 @@ double gemm_time(const Cluster& c, MatrixType type, double m, double n, double k
 
 std::string refusal(const TransformerSize& m, const ClusterRun& r) {
   if (m.heads % r.tp != 0) return str(m.heads, " heads do not divide by tp ", r.tp);
-  if (r.ep > 1 && (m.experts % r.ep != 0 || r.dp % r.ep != 0)) {
-    return str(m.experts, " experts and dp ", r.dp, " do not divide by ep ", r.ep);
+  if (r.ep > 1 && (m.experts == 0 || m.experts % r.ep != 0 || r.dp % r.ep != 0)) {
+    return str("ep ", r.ep, " does not divide the ", m.experts, " experts and dp ", r.dp);
   }
   const int64_t stages = int64_t{r.pp} * r.virtual_stages;
   if (stages > m.layers) return str(stages, " stages, but ", m.layers, " layers");

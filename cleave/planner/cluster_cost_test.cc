@@ -261,6 +261,16 @@ TEST(ClusterMemory, ExpertParallel_DividesTheExpertsOnly) {
   EXPECT_NEAR(states(cluster_memory(ideal(), with_experts(), r)), each / 8, 1e-4 * experts);
 }
 
+TEST(ClusterCost, EpThatDividesNoExperts_IsRefused) {
+  ClusterRun r = run(1, 1, 4);
+  r.ep = 2;
+  r.global_batch = 4;
+  EXPECT_EQ(refusal(with_experts(), r), "");
+  EXPECT_EQ(refusal(gpt3(), r), "ep 2 does not divide the 0 experts and dp 4");
+  r.ep = 3;
+  EXPECT_EQ(refusal(with_experts(), r), "ep 3 does not divide the 4 experts and dp 4");
+}
+
 // Two exchanges of a layer in forward and two in backward; each token twice, three quarters of them
 // for other devices. One expert for each token takes the time of a dense model.
 TEST(ClusterTime, Experts_ExchangeEachTokenOnceForEachOfItsExperts) {

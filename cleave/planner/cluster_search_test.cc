@@ -1,10 +1,12 @@
 #include "cleave/planner/cluster_search.h"
 
 #include <set>
+#include <string>
 
 #include <gtest/gtest.h>
 
 #include "cleave/planner/cluster_command.h"
+#include "tests/support/thrown.h"
 
 namespace cleave::cluster_search_test {
 namespace {
@@ -114,6 +116,56 @@ TEST(TransformerSize, ConfigWithExperts_HasThePublishedParameters) {
   EXPECT_NEAR(mixtral().parameters() / 1e9, 46.7, 0.05);
   const double embedding = 32000.0 * 4096;
   EXPECT_NEAR((mixtral().train_flops_per_token(0) / 6 + embedding) / 1e9, 12.9, 0.05);
+}
+
+/// Of a Qwen3-MoE with four layers of width 64, whose MLP has a width of 96.
+TransformerSize qwen(const std::string& more) {
+  return transformer_size(Json::parse(R"({"model_type": "qwen3_moe", "vocab_size": 40,
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2)" + more + "}",
+                                      "config.json"));
+}
+
+// Oracle: the defaults of the families' configs in transformers.
+TEST(TransformerSize, ConfigWithoutKeysOfExperts_HasTheFamilysDefaults) {
+  const TransformerSize of_mixtral =
+      transformer_size(Json::parse(R"({"model_type": "mixtral", "vocab_size": 40,
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 8})",
+                                   "config.json"));
+  EXPECT_EQ(of_mixtral.experts, 8);
+  EXPECT_EQ(of_mixtral.top_k, 2);
+  EXPECT_EQ(of_mixtral.ffn, 96);
+  EXPECT_EQ(qwen("").experts, 128);
+  EXPECT_EQ(qwen("").top_k, 8);
+  EXPECT_EQ(qwen("").ffn, 768);
+}
+
+TEST(TransformerSize, LayersWithAndWithoutExperts_AreRefused) {
+  for (const char* mixed : {R"(, "decoder_sparse_step": 2)", R"(, "mlp_only_layers": [1, 3])"}) {
+    const Error error = test::thrown_by([&] { qwen(mixed); });
+    EXPECT_EQ(error.code(), Code::kShape);
+    EXPECT_NE(std::string(error.what()).find("experts in 2 of 4 layers"), std::string::npos)
+        << error.what();
+  }
+  EXPECT_EQ(qwen(R"(, "mlp_only_layers": [0, 1, 2, 3])").experts, 0);
+  EXPECT_EQ(qwen(R"(, "mlp_only_layers": [0, 1, 2, 3])").ffn, 96);
+}
+
+// Of a family that Cleave does not train.
+TEST(TransformerSize, OtherFamiliesExperts_AreReadByTheSameKeys) {
+  const auto other = [](const std::string& more) {
+    return transformer_size(Json::parse(R"({"model_type": "other", "vocab_size": 40,
+      "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4,
+      "num_attention_heads": 4)" + more + "}",
+                                        "config.json"));
+  };
+  EXPECT_EQ(other("").experts, 0);
+  EXPECT_EQ(other(R"(, "num_experts": 0)").experts, 0);
+  const TransformerSize six = other(R"(, "num_experts": 6, "num_experts_per_tok": 3)");
+  EXPECT_EQ(six.experts, 6);
+  EXPECT_EQ(six.top_k, 3);
+  EXPECT_EQ(six.ffn, 96);
+  EXPECT_THROW(other(R"(, "num_experts": 6)"), Error);
 }
 
 TEST(ClusterSearch, Experts_AreSharedOutByWhatDividesThemAndDp) {

@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <thread>
 
 #include <ATen/ATen.h>
 
 #include "cleave/base/clock.h"
-#include "cleave/base/resource_limits.h"
+#include "cleave/comm/bootstrap/environment.h"
 #include "cleave/kernels/cpu/gemm.h"
 
 namespace cleave::inline planner {
@@ -53,11 +52,15 @@ double measured_flops(const at::TensorOptions& options) {
   }
 }
 
-/// The host's CPUs, or the quota of this process's control group.
-int cpus_here() {
-  const auto cpus = std::max(1U, std::thread::hardware_concurrency());
-  const double quota = cgroup_limits().cores.value_or(cpus);
-  return static_cast<int>(std::max(1.0, std::min(quota, static_cast<double>(cpus))));
+/// The CPUs of all hosts of `everyone`: of each, its ranks add a share.
+int cpus_of(const Axis& everyone) {
+  const auto launched = read_environment();
+  // The rank threads of one process are not the ranks of its launcher.
+  const bool is_one_each = launched && launched->world_size == everyone.size();
+  const int num_here = is_one_each ? launched->local_world_size : everyone.size();
+  const double share = static_cast<double>(cpus_here()) / num_here;
+  const Tensor sum = everyone.all_reduce(at::scalar_tensor(share, at::kDouble), "CPUs");
+  return static_cast<int>(std::lround(sum.item<double>()));
 }
 
 }  // namespace
@@ -72,7 +75,7 @@ Machine measure_machine(const Axis& everyone, at::ScalarType type, at::Device de
   const double of_rank = machine.flops / everyone.size();
   machine.rank.flops = of_rank;
   if (device.is_cpu()) {
-    machine.num_cpus = cpus_here();
+    machine.num_cpus = cpus_of(everyone);
     machine.rank = measure_work(everyone, run.work, of_rank, run.rank_bytes);
   }
   if (everyone.size() == 1) return machine;

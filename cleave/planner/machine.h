@@ -13,8 +13,11 @@ struct Machine {
   double flops = 0;        ///< of matrix products per second, all cores
   double bytes_per_s = 0;  ///< sent by a rank in large collectives
   double call_s = 0;       ///< seconds of a tiny collective
-  int num_cpus = 0;        ///< that the ranks share; 0: each has a device of its own
-  WorkSpeed rank{};        ///< of a rank's own work; only products by `flops` on other devices
+  /// Of all hosts, shared by the ranks; 0: each has a device of its own.
+  int num_cpus = 0;
+  /// Of a rank's own work. On other devices than the CPU only products and attention have a time,
+  /// by their flops.
+  WorkSpeed rank{};
 };
 
 /// What the ranks are to be measured for.

@@ -62,10 +62,9 @@ int64_t limit_of(const PlanOptions& o, int num_ranks) {
 /// Measured by rank threads on this machine: as many as a run has, at most four for each CPU.
 Machine machine_here(at::ScalarType type, int num_ranks, const MeasuredRun& run) {
   constexpr int kMostRanksOfCpu = 4;
-  const auto cpus = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   Machine machine;
   JobOptions job;
-  job.num_ranks = std::min(num_ranks, kMostRanksOfCpu * cpus);
+  job.num_ranks = std::min(num_ranks, kMostRanksOfCpu * cpus_here());
   job.ranks.flight_log_folder.clear();
   run_job(job, [&](World& world) {
     const Axis all = Mesh::build(world, {{"all", world.size()}})["all"];

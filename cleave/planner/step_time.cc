@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -10,10 +9,6 @@
 
 namespace cleave::inline planner {
 namespace {
-
-double total_of(const KindSeconds& seconds) {
-  return std::accumulate(seconds.begin(), seconds.end(), 0.0);
-}
 
 double message_s(const DryTraffic& traffic, const Machine& machine) {
   double seconds = static_cast<double>(traffic.num_calls) * machine.call_s;

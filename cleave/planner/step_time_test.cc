@@ -1,6 +1,10 @@
 // The times of a machine with round speeds are computed by hand.
+#include <cstdlib>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -68,6 +72,65 @@ TEST(WorkSpeed, OtherSizes_HaveTheSpeedOfTheMostSimilar) {
   work.products[wide] = 1;
   speed.flops = 100;
   expect_near(speed.seconds_of(work), kinds(60, 0, 0, 0, 0));
+}
+
+// A GPU, of which only the speed of large products is known. Backward has five products of the
+// sizes of forward's two; a causal mask hides half of each.
+TEST(WorkSpeed, AttentionThatWasNotMeasured_TakesItsFlops) {
+  const WorkSpeed speed{.flops = 100};
+  AttentionWork shape = kAttention;  // 2 heads, 4 x 4 scores of width 16: two products of 2 x 512
+  OpWork work;
+  work.attention[shape] = 3;
+  expect_near(speed.seconds_of(work), kinds(0, 3 * 2048 / 100.0, 0, 0, 0));
+  shape.is_backward = true;
+  work.attention = {{shape, 1}};
+  expect_near(speed.seconds_of(work), kinds(0, 5 * 1024 / 100.0, 0, 0, 0));
+  shape.is_causal = true;
+  work.attention = {{shape, 1}};
+  expect_near(speed.seconds_of(work), kinds(0, 5 * 512 / 100.0, 0, 0, 0));
+}
+
+TEST(WorkSpeed, AttentionWithDropout_HasNotTheSpeedOfThatWithout) {
+  WorkSpeed speed = round_machine().rank;
+  AttentionWork with = kAttention;
+  with.has_dropout = true;
+  OpWork work;
+  work.attention[with] = 1;
+  expect_near(speed.seconds_of(work), {});
+  AttentionWork larger = with;
+  larger.batch = 2;
+  speed.attention[larger] = {0, 6, 0, 0, 0};
+  expect_near(speed.seconds_of(work), kinds(0, 3, 0, 0, 0));
+}
+
+TEST(PartOf, Products_AreHalvedUntilTheyAreSmallEnough) {
+  const MatrixWork whole{.batch = 4, .rows = 8, .inner = 32, .columns = 8};
+  EXPECT_EQ(part_of(whole, whole.flops()), whole);
+  MatrixWork part = whole;
+  part.batch = 1;
+  part.inner = 8;
+  EXPECT_EQ(part_of(whole, whole.flops() / 16), part);
+  EXPECT_EQ(part_of(whole, 0), (MatrixWork{.batch = 1, .rows = 1, .inner = 1, .columns = 1}));
+}
+
+TEST(PartOf, Attention_HasFewerSequencesAndThenFewerHeads) {
+  const auto part = [](int64_t heads, int64_t kv_heads, double share) {
+    AttentionWork whole = kAttention;
+    whole.batch = 2;
+    whole.heads = heads;
+    whole.kv_heads = kv_heads;
+    const double flops = 4.0 * 2 * static_cast<double>(heads) * 4 * 4 * 16;
+    const AttentionWork out = part_of(whole, flops * share);
+    return std::vector<int64_t>{out.batch, out.heads, out.kv_heads, out.queries, out.keys};
+  };
+  using Sizes = std::vector<int64_t>;
+  EXPECT_EQ(part(8, 4, 1), (Sizes{2, 8, 4, 4, 4}));
+  EXPECT_EQ(part(8, 4, 1.0 / 2), (Sizes{1, 8, 4, 4, 4}));
+  EXPECT_EQ(part(8, 4, 1.0 / 4), (Sizes{1, 4, 2, 4, 4}));
+  EXPECT_EQ(part(8, 1, 1.0 / 4), (Sizes{1, 4, 1, 4, 4}));
+  EXPECT_EQ(part(15, 5, 1.0 / 4), (Sizes{1, 6, 2, 4, 4}));
+  EXPECT_EQ(part(3, 2, 1.0 / 4), (Sizes{1, 1, 1, 4, 4}));  // heads of a rank that shares KV heads
+  EXPECT_EQ(part(8, 4, 0), (Sizes{1, 1, 1, 4, 4}));
 }
 
 /// Ranks of a pipeline; forward takes 3 seconds on each, backward 6.
@@ -176,6 +239,21 @@ TEST(Forecast, Attention_RunsOnceForwardAndOnceBackwardPerLayer) {
   EXPECT_EQ(all, (std::map<AttentionWork, double>{{shape, 4}, {backward, 4}}));
 }
 
+TEST(Forecast, AttentionWithDropout_IsCountedAsSuch) {
+  auto json = nlohmann::json::parse(kLlama);
+  json["attention_dropout"] = 0.1;
+  const StepShape step{.batch_size = 6, .micro_batch_size = 6, .seq_len = 8};
+  const Forecast with = forecast(Json::parse(json.dump(), "config.json"), {}, step);
+  double count = 0;
+  for (const auto& [action, work] : with.ranks.at(0).actions) {
+    for (const auto& [shape, times] : work.attention) {
+      EXPECT_TRUE(shape.has_dropout);
+      count += times;
+    }
+  }
+  EXPECT_EQ(count, 2 * 4);  // forward and backward of four layers
+}
+
 // A layer more. Forward: two norms and the rotation of queries and keys read one tensor; two sums
 // and the gate, of the feed-forward width, two. What is written counts twice.
 TEST(Forecast, Passes_MoveTheBytesOfALayersActivations) {
@@ -198,20 +276,104 @@ TEST(Forecast, Optimizer_MovesSevenNumbersPerWeight) {
   EXPECT_NEAR(half.optimizer_bytes, 14 * weights, 64 * 28);
 }
 
+// A GPU: rank.flops is all that is known, and attention is most of a step of long sequences.
+TEST(StepTime, OnGpus_HasProductsAndAttention) {
+  Machine gpu;
+  gpu.rank.flops = 1000;
+  Forecast f = pipeline(1, 2);  // 3 products of 2000 flops for each micro-batch
+  AttentionWork shape = kAttention;
+  f.ranks[0].actions.at({Action::Kind::kForward, 0}).attention[shape] = 10;
+  shape.is_backward = true;
+  f.ranks[0].actions.at({Action::Kind::kBackward, 0}).attention[shape] = 10;
+  expect_near(step_time(f, {}, gpu).kinds, kinds(2 * 6, 2 * 10 * 7 * 1.024, 0, 0, 0));
+}
+
+/// The seconds of a product when at most `most_flops` of it are measured.
+double product_s(const Axis& axis, const MatrixWork& shape, double most_flops) {
+  OpWork work;
+  work.products[shape] = 1;
+  constexpr double kLongestS = 0.008;
+  return measure_work(axis, work, most_flops / kLongestS, 1 << 10).products.at(shape)[0];
+}
+
+// Oracle: the time of the whole product. Without the factor of 64 a part would take 1/64 of it.
+TEST(MeasureMachine, LargeProduct_TakesTheTimeOfAllItsParts) {
+  const MatrixWork shape{.rows = 512, .inner = 512, .columns = 512};
+  test::on_ranks(1, [&](const Axis& axis) {
+    const double whole = product_s(axis, shape, shape.flops());
+    const double of_part = product_s(axis, shape, shape.flops() / 64);
+    EXPECT_GT(of_part, whole / 8);
+    EXPECT_LT(of_part, whole * 8);
+  });
+}
+
+/// Sets variables of a launcher while it exists.
+class Launcher {
+ public:
+  explicit Launcher(std::map<std::string, std::string> variables)
+      : variables_(std::move(variables)) {
+    for (const auto& [name, value] : variables_) {
+      ::setenv(name.c_str(), value.c_str(), 1);  // NOLINT(concurrency-mt-unsafe)
+    }
+  }
+  ~Launcher() {
+    for (const auto& [name, value] : variables_) {
+      ::unsetenv(name.c_str());  // NOLINT(concurrency-mt-unsafe)
+    }
+  }
+  Launcher(const Launcher&) = delete;
+  Launcher& operator=(const Launcher&) = delete;
+
+ private:
+  std::map<std::string, std::string> variables_;
+};
+
+TEST(MeasureMachine, Cpus_AreThoseOfAllHosts) {
+  const auto num_cpus = [] {
+    int out = 0;
+    test::on_ranks(4, [&](const Axis& axis) {
+      const Machine m = measure_machine(axis, at::kFloat, at::kCPU, {.rank_bytes = 1 << 10});
+      if (axis.rank() == 0) out = m.num_cpus;
+    });
+    return out;
+  };
+  EXPECT_EQ(num_cpus(), cpus_here());
+  {
+    const Launcher two_hosts({{"RANK", "0"},
+                              {"WORLD_SIZE", "4"},
+                              {"LOCAL_RANK", "0"},
+                              {"LOCAL_WORLD_SIZE", "2"},
+                              {"MASTER_ADDR", "localhost"},
+                              {"MASTER_PORT", "29500"}});
+    EXPECT_EQ(num_cpus(), 2 * cpus_here());
+  }
+  // The threads of one rank of a launcher.
+  const Launcher one_rank({{"RANK", "0"},
+                           {"WORLD_SIZE", "2"},
+                           {"LOCAL_RANK", "0"},
+                           {"LOCAL_WORLD_SIZE", "1"},
+                           {"MASTER_ADDR", "localhost"},
+                           {"MASTER_PORT", "29500"}});
+  EXPECT_EQ(num_cpus(), cpus_here());
+}
+
 // Four ranks: more than many machines have CPUs for.
 TEST(MeasureMachine, EverySizeOfTheWork_IsMeasured) {
   MeasuredRun run{.rank_bytes = 1 << 20};
   run.work.products[kProduct] = 1;
-  MatrixWork turned{.batch = 2, .rows = 8, .inner = 4, .columns = 8, .is_second_turned = true};
-  run.work.products[turned] = 1;
+  MatrixWork transposed{
+      .batch = 2, .rows = 8, .inner = 4, .columns = 8, .is_second_transposed = true};
+  run.work.products[transposed] = 1;
   AttentionWork backward = kAttention;
   backward.is_backward = true;
-  run.work.attention = {{kAttention, 1}, {backward, 1}};
+  AttentionWork with_dropout = kAttention;
+  with_dropout.has_dropout = true;
+  run.work.attention = {{kAttention, 1}, {backward, 1}, {with_dropout, 1}};
   test::on_ranks(4, [&](const Axis& axis) {
     const Machine m = measure_machine(axis, at::kFloat, at::kCPU, run);
     if (axis.rank() != 0) return;
     EXPECT_EQ(m.rank.products.size(), 2U);
-    EXPECT_EQ(m.rank.attention.size(), 2U);
+    EXPECT_EQ(m.rank.attention.size(), 3U);
     for (const auto& [shape, seconds] : m.rank.products) EXPECT_GT(seconds[0], 0);
     EXPECT_EQ(m.rank.memory.size(), 2U);  // of 256 KiB and 1 MiB
     for (const MemorySpeed& speed : m.rank.memory) EXPECT_GT(speed.bytes_per_s, 0);

@@ -14,13 +14,18 @@
 #include "cleave/base/clock.h"
 #include "cleave/base/median.h"
 #include "cleave/base/philox.h"
+#include "cleave/base/resource_limits.h"
 #include "cleave/kernels/cpu/attention.h"
+#include "cleave/kernels/cpu/dropout.h"
 #include "cleave/kernels/cpu/gemm.h"
+#include "cleave/kernels/cuda/device_kernels.h"
+#include "cleave/runtime/kernel_switches.h"
 
 namespace cleave::inline planner {
 namespace {
 
 constexpr auto kOther = static_cast<size_t>(TimeKind::kOther);
+constexpr auto kAttention = static_cast<size_t>(TimeKind::kAttention);
 constexpr auto kProducts = static_cast<size_t>(TimeKind::kProducts);
 
 double flops_of(const MatrixWork& work) {
@@ -33,6 +38,13 @@ double flops_of(const AttentionWork& work) {
          static_cast<double>(work.queries * work.keys) * static_cast<double>(work.width);
 }
 
+/// Seconds at a speed of products. Backward has five products of the sizes of forward's two.
+double seconds_at(double flops, const AttentionWork& work) {
+  const double passes = work.is_backward ? 2.5 : 1;
+  const double seen = work.is_causal ? 0.5 : 1;
+  return passes * seen * flops_of(work) / flops;
+}
+
 std::array<int64_t, 4> sizes_of(const MatrixWork& work) {
   return {work.batch, work.rows, work.inner, work.columns};
 }
@@ -42,12 +54,13 @@ std::array<int64_t, 4> sizes_of(const AttentionWork& work) {
 }
 
 bool is_same_kind(const MatrixWork& a, const MatrixWork& b) {
-  return a.type == b.type && a.is_first_turned == b.is_first_turned &&
-         a.is_second_turned == b.is_second_turned;
+  return a.type == b.type && a.is_first_transposed == b.is_first_transposed &&
+         a.is_second_transposed == b.is_second_transposed;
 }
 
 bool is_same_kind(const AttentionWork& a, const AttentionWork& b) {
-  return a.type == b.type && a.is_backward == b.is_backward && a.is_causal == b.is_causal;
+  return a.type == b.type && a.is_backward == b.is_backward && a.is_causal == b.is_causal &&
+         a.has_dropout == b.has_dropout;
 }
 
 /// How different the sizes are: the sum of the logarithms of their ratios.
@@ -98,6 +111,40 @@ void add_seconds(KindSeconds& sum, const KindSeconds& more, double factor) {
   for (size_t k = 0; k < sum.size(); ++k) sum.at(k) += factor * more.at(k);
 }
 
+double total_of(const KindSeconds& seconds) {
+  return std::accumulate(seconds.begin(), seconds.end(), 0.0);
+}
+
+int cpus_here() {
+  const auto cpus = std::max(1U, std::thread::hardware_concurrency());
+  const double quota = cgroup_limits().cores.value_or(cpus);
+  return static_cast<int>(std::max(1.0, std::min(quota, static_cast<double>(cpus))));
+}
+
+MatrixWork part_of(MatrixWork shape, double most_flops) {
+  while (shape.flops() > most_flops && shape.batch > 1) shape.batch /= 2;
+  while (shape.flops() > most_flops) {
+    int64_t& largest =
+        std::max({std::ref(shape.rows), std::ref(shape.inner), std::ref(shape.columns)},
+                 [](int64_t a, int64_t b) { return a < b; });
+    if (largest == 1) break;
+    largest /= 2;
+  }
+  return shape;
+}
+
+AttentionWork part_of(AttentionWork shape, double most_flops) {
+  while (flops_of(shape) > most_flops && shape.batch > 1) shape.batch /= 2;
+  while (flops_of(shape) > most_flops && shape.heads > 1) {
+    const int64_t kv_heads = std::max<int64_t>(1, shape.kv_heads / 2);
+    // The heads stay a multiple of the KV heads if they were one.
+    shape.heads = shape.kv_heads > 1 ? std::max(kv_heads, shape.heads * kv_heads / shape.kv_heads)
+                                     : shape.heads / 2;
+    shape.kv_heads = kv_heads;
+  }
+  return shape;
+}
+
 double WorkSpeed::far_pass_s(double bytes) const {
   return memory.empty() ? 0 : bytes / memory.back().bytes_per_s;
 }
@@ -109,7 +156,11 @@ KindSeconds WorkSpeed::seconds_of(const OpWork& work) const {
       sum[kProducts] += count * shape.flops() / flops;
     }
   }
-  for (const auto& [shape, count] : work.attention) add_time(attention, shape, count, sum);
+  for (const auto& [shape, count] : work.attention) {
+    if (!add_time(attention, shape, count, sum) && flops > 0) {
+      sum[kAttention] += count * seconds_at(flops, shape);
+    }
+  }
   for (size_t i = 0; i < work.moved.size() && !memory.empty(); ++i) {
     if (work.moved.at(i) == 0) continue;
     sum[kOther] += work.moved.at(i) / speed_at(memory, std::exp2(static_cast<double>(i) + 0.5));
@@ -119,10 +170,6 @@ KindSeconds WorkSpeed::seconds_of(const OpWork& work) const {
 }
 
 namespace {
-
-double total(const KindSeconds& seconds) {
-  return std::accumulate(seconds.begin(), seconds.end(), 0.0);
-}
 
 constexpr int kRuns = 5;
 
@@ -158,47 +205,24 @@ KindSeconds median_run(const OtherMemory& other, const Prepare& prepare, const R
     if (i > 0) all.push_back(clock.seconds());
   }
   std::sort(all.begin(), all.end(),
-            [](const KindSeconds& a, const KindSeconds& b) { return total(a) < total(b); });
+            [](const KindSeconds& a, const KindSeconds& b) { return total_of(a) < total_of(b); });
   return all.at(all.size() / 2);
 }
 
-/// Halves the batch, then the largest size, until the product has at most `most` flops.
-MatrixWork part_of(MatrixWork shape, double most) {
-  while (shape.flops() > most && shape.batch > 1) shape.batch /= 2;
-  while (shape.flops() > most) {
-    int64_t& largest =
-        std::max({std::ref(shape.rows), std::ref(shape.inner), std::ref(shape.columns)},
-                 [](int64_t a, int64_t b) { return a < b; });
-    if (largest == 1) break;
-    largest /= 2;
-  }
-  return shape;
-}
-
-/// Halves the batch, then the heads.
-AttentionWork part_of(AttentionWork shape, double most) {
-  while (flops_of(shape) > most && shape.batch > 1) shape.batch /= 2;
-  while (flops_of(shape) > most && shape.kv_heads % 2 == 0 && shape.heads % 2 == 0) {
-    shape.heads /= 2;
-    shape.kv_heads /= 2;
-  }
-  return shape;
-}
-
-/// Ones [batch, rows, columns], of which the columns are contiguous if it is turned.
-Tensor matrices_of(const std::array<int64_t, 3>& sizes, bool is_turned, at::ScalarType type) {
+/// Ones [batch, rows, columns], of which the columns are contiguous if it is transposed.
+Tensor matrices_of(const std::array<int64_t, 3>& sizes, bool is_transposed, at::ScalarType type) {
   const auto [batch, rows, columns] = sizes;
-  return is_turned ? at::ones({batch, columns, rows}, type).transpose(1, 2)
-                   : at::ones({batch, rows, columns}, type);
+  return is_transposed ? at::ones({batch, columns, rows}, type).transpose(1, 2)
+                       : at::ones({batch, rows, columns}, type);
 }
 
 /// One product.
 KindSeconds measured(const MatrixWork& shape, const OtherMemory& other) {
   const at::NoGradGuard no_grad;
   const Tensor a =
-      matrices_of({shape.batch, shape.rows, shape.inner}, shape.is_first_turned, shape.type);
-  const Tensor b =
-      matrices_of({shape.batch, shape.inner, shape.columns}, shape.is_second_turned, shape.type);
+      matrices_of({shape.batch, shape.rows, shape.inner}, shape.is_first_transposed, shape.type);
+  const Tensor b = matrices_of({shape.batch, shape.inner, shape.columns},
+                               shape.is_second_transposed, shape.type);
   return median_run(
       other, [] { return 0; },
       [&](int) { (void)(shape.batch > 1 ? at::bmm(a, b) : matrix_product(a[0], b[0])); });
@@ -213,6 +237,7 @@ Tensor attention_of(const Tensor& q, const Tensor& k, const Tensor& v, const Att
   for (int64_t h = 0; h < shape.heads; ++h) {
     mask.kv_head.push_back(h * shape.kv_heads / shape.heads);
   }
+  if (shape.has_dropout) mask.dropout = {.p = 0.1, .num_heads = shape.heads};
   return fast_attention(q, k, v, mask);
 }
 
@@ -263,12 +288,22 @@ MemorySpeed memory_speed_of(int64_t working_set) {
   return {.working_set = 2 * once, .bytes_per_s = 3 * once / median(seconds)};
 }
 
+/// Of one element: by the kernel, with all threads, or by fill_uniform() without it.
 double random_number_s() {
-  std::vector<float> numbers(1 << 15);
+  const bool has_kernel = is_on(Kernel::kRandom);
+  constexpr int kOfThread = 1 << 15;  // fits into a core's own cache
+  std::vector<float> numbers(
+      static_cast<size_t>(kOfThread * (has_kernel ? at::get_num_threads() : 1)));
+  const DropoutJob job{
+      .count = std::ssize(numbers), .out = numbers.data(), .key = 1, .step = 1, .p = 0.1F};
   std::vector<double> seconds;
   for (int i = 0; i < kRuns; ++i) {
     const double begin = monotonic_s();
-    fill_uniform(1, 1, 0, numbers);
+    if (has_kernel) {
+      dropout_elements(job);
+    } else {
+      fill_uniform(1, 1, 0, numbers);
+    }
     seconds.push_back(monotonic_s() - begin);
   }
   return median(seconds) / static_cast<double>(numbers.size());
@@ -317,8 +352,7 @@ class Measurement {
  public:
   Measurement(const Axis& everyone, int64_t rank_bytes)
       : everyone_(everyone),
-        num_measuring_(std::min(
-            everyone.size(), static_cast<int>(std::max(1U, std::thread::hardware_concurrency())))),
+        num_measuring_(std::min(everyone.size(), cpus_here())),
         other_(everyone.rank() < num_measuring_ ? rank_bytes : 0, num_measuring_) {}
 
   template <class Piece>

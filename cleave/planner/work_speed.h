@@ -16,6 +16,12 @@ using KindSeconds = std::array<double, kNumTimeKinds>;
 /// Adds `factor` times the seconds of `more`.
 void add_seconds(KindSeconds& sum, const KindSeconds& more, double factor = 1);
 
+/// Of all kinds.
+double total_of(const KindSeconds& seconds);
+
+/// The host's CPUs, or the quota of this process's control group.
+int cpus_here();
+
 /// The speed of passes over a working set that is read and written again and again.
 struct MemorySpeed {
   double working_set = 0;  ///< bytes
@@ -26,23 +32,32 @@ struct MemorySpeed {
 struct WorkSpeed {
   std::map<MatrixWork, KindSeconds> products{};      ///< of one; copies that it needs are kOther
   std::map<AttentionWork, KindSeconds> attention{};  ///< of one
-  double flops = 0;                                  ///< of a product when none was measured
+  double flops = 0;                   ///< of products and attention of which none were measured
   std::vector<MemorySpeed> memory{};  ///< by working set, ascending; empty: no passes
   double random_number_s = 0;         ///< of one number of dropout
   double operation_s = 0;             ///< overhead of one operation
 
   /// Seconds of `work`. A product or attention of other sizes than those measured has the speed of
-  /// the one with the most similar sizes; passes over memory have the speed of the working set
+  /// the one with the most similar sizes; if none of its kind was measured, it has the speed
+  /// `flops`: the backward pass of attention computes 2.5 times what its forward pass does, and a
+  /// causal mask hides half of both. Passes over memory have the speed of the working set
   /// nearest to their reuse distance, and count as kOther with random numbers and overhead.
   [[nodiscard]] KindSeconds seconds_of(const OpWork& work) const;
   /// Seconds of a pass over data that was last used before much else.
   [[nodiscard]] double far_pass_s(double bytes) const;
 };
 
-/// Measures the speeds that `work` needs, for at most about a second, on the first ranks of
-/// `everyone`, as many as the host has CPUs, at the same time: its 32 products with the most flops
-/// and its attentions by their sizes (larger ones by a part), and passes over working sets of up to
-/// `rank_bytes`, a rank's memory. `flops`: of a rank, the same on all. Collective. CPU only.
+/// The part of a product to measure: the batch is halved, then the largest size, until it has at
+/// most `most_flops`.
+MatrixWork part_of(MatrixWork shape, double most_flops);
+/// The same of attention: the batch is halved, then the heads, both kinds while there are several
+/// KV heads. All scores count, also those that a mask hides. One head stays whole.
+AttentionWork part_of(AttentionWork shape, double most_flops);
+
+/// Measures the speeds that `work` needs on the first ranks of `everyone`, as many as the host has
+/// CPUs, at the same time: its 32 products and 32 attentions with the most flops, each six times
+/// (of larger ones a part, which takes 8 ms at the speed `flops`), and passes over working sets of
+/// up to `rank_bytes`, a rank's memory. `flops`: of a rank, the same on all. Collective. CPU only.
 WorkSpeed measure_work(const Axis& everyone, const OpWork& work, double flops, int64_t rank_bytes);
 
 }  // namespace cleave::inline planner

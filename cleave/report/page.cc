@@ -244,9 +244,15 @@ double total(const NamesAndSeconds& parts) {
   return sum;
 }
 
-/// Times with their shares, and with a column of forecasts if there are any.
+/// A column of forecasts: its title and the times, if there are any.
+struct ForecastColumn {
+  std::string title{};
+  NamesAndSeconds parts{};
+};
+
+/// Times with their shares, and with a column of forecasts.
 std::string time_table(const char* title, const NamesAndSeconds& parts,
-                       const NamesAndSeconds& forecast) {
+                       const ForecastColumn& forecast) {
   const double sum = total(parts);
   if (sum <= 0) return "";
   Table table = {Row{{title}, {"time"}, {"share"}}};
@@ -256,29 +262,35 @@ std::string time_table(const char* title, const NamesAndSeconds& parts,
     table.push_back(Row{{name}, {duration_text(seconds)}, {fixed(share * 100, 1) + " %", share}});
   }
   table.push_back(Row{{"total"}, {duration_text(sum)}, {""}});
-  if (forecast.empty()) return table_html(table);
-  std::map<std::string, double> bounds(forecast.begin(), forecast.end());
-  bounds["total"] = total(forecast);
-  table[0].push_back({"forecast"});
+  if (forecast.parts.empty()) return table_html(table);
+  std::map<std::string, double> forecasts(forecast.parts.begin(), forecast.parts.end());
+  forecasts["total"] = total(forecast.parts);
+  table[0].push_back({forecast.title});
   for (size_t i = 1; i < table.size(); ++i) {
-    const auto bound = bounds.find(table[i][0].text);
-    table[i].push_back({bound == bounds.end() ? "" : duration_text(bound->second)});
+    const auto found = forecasts.find(table[i][0].text);
+    table[i].push_back({found == forecasts.end() ? "" : duration_text(found->second)});
   }
   return table_html(table);
 }
 
 std::string time_section(const ReportRun& run) {
+  const bool is_on_gpu = std::any_of(
+      run.record.settings.begin(), run.record.settings.end(),
+      [](const auto& setting) { return setting.first == "device" && setting.second != "cpu"; });
   const std::string html =
       time_table("whole run", run_time(run), {}) +
-      time_table("a step of rank 0", run.record.step_time, run.record.step_forecast);
+      time_table("a step of rank 0", run.record.step_time,
+                 {.title = is_on_gpu ? "at least" : "forecast", .parts = run.record.step_forecast});
   if (html.empty()) return "";
-  return section("Time", html,
-                 str("Collectives: operations that all ranks of a group call; their time includes "
-                     "the wait for the slowest rank. The whole run, from step ",
-                     run.record.first_step,
-                     ", has the mean over all ranks. The step is the mean of the steps that rank 0 "
-                     "measured by kind. The forecast prices its products, passes over memory and "
-                     "messages at speeds that were measured when the run started."));
+  return section(
+      "Time", html,
+      str("Collectives: operations that all ranks of a group call; their time includes "
+          "the wait for the slowest rank. The whole run, from step ",
+          run.record.first_step,
+          ", has the mean over all ranks. The step is the mean of the steps that rank 0 "
+          "measured by kind. The forecast is the counted work and messages, at the "
+          "speeds that were measured when the run started",
+          is_on_gpu ? "; on GPUs only products, attention and messages have a time." : "."));
 }
 
 std::string memory_section(const std::vector<RankMemory>& ranks) {

@@ -104,6 +104,19 @@ TEST(ReportPage, OneRun_ShowsAllPartsOnce) {
   EXPECT_FALSE(contains(page, "reading</th>"));  // took no time
 }
 
+// Part of the work on GPUs has no time in the forecast.
+TEST(ReportPage, ForecastOfARunOnGpus_IsCalledAtLeast) {
+  ReportRun run = whole_run();
+  run.record.settings.emplace_back("device", "cuda");
+  const std::string page = report_page({run});
+  EXPECT_EQ(times(page, "at least</th>"), 1U);
+  EXPECT_EQ(times(page, "forecast</th>"), 1U);  // of memory
+  EXPECT_TRUE(contains(page, "on GPUs only products, attention and messages have a time."));
+  run.record.settings.back().second = "cpu";
+  EXPECT_FALSE(contains(report_page({run}), "at least</th>"));
+  EXPECT_EQ(times(report_page({run}), "forecast</th>"), 2U);
+}
+
 TEST(ReportPage, Data_AreTheStepsWithGaps) {
   const json run = data_of(report_page({whole_run()})).at("runs").at(0);
   EXPECT_EQ(run["name"], "out/a");

@@ -118,7 +118,7 @@ struct Began : at::ObserverContext {
   std::optional<MatrixWork> product;
 };
 
-bool is_turned(const at::Tensor& matrix) {
+bool is_transposed(const at::Tensor& matrix) {
   return matrix.size(-1) > 1 && matrix.stride(-1) != 1;
 }
 
@@ -133,8 +133,8 @@ void note_product(std::string_view name, const std::vector<at::Tensor>& in, Bega
                    .rows = a.size(-2),
                    .inner = a.size(-1),
                    .columns = b.size(-1),
-                   .is_first_turned = is_turned(a),
-                   .is_second_turned = is_turned(b),
+                   .is_first_transposed = is_transposed(a),
+                   .is_second_transposed = is_transposed(b),
                    .type = a.scalar_type()};
 }
 

@@ -10,12 +10,12 @@
 
 namespace cleave::inline torch_internals {
 
-/// The sizes of `batch` matrix products: [rows, inner] times [inner, columns]. A matrix is turned
-/// if its columns, not its rows, are contiguous.
+/// The sizes of `batch` matrix products: [rows, inner] times [inner, columns]. A matrix is
+/// transposed if its columns, not its rows, are contiguous.
 struct MatrixWork {
   int64_t batch = 1;
   int64_t rows = 0, inner = 0, columns = 0;
-  bool is_first_turned = false, is_second_turned = false;
+  bool is_first_transposed = false, is_second_transposed = false;
   at::ScalarType type = at::kFloat;
   [[nodiscard]] double flops() const;
   friend auto operator<=>(const MatrixWork&, const MatrixWork&) = default;
@@ -26,6 +26,7 @@ struct AttentionWork {
   int64_t batch = 0, heads = 0, kv_heads = 0, queries = 0, keys = 0, width = 0;
   int64_t window = 0;  ///< 0: none
   bool is_causal = false, is_backward = false;
+  bool has_dropout = false;  ///< of probabilities
   at::ScalarType type = at::kFloat;
   friend auto operator<=>(const AttentionWork&, const AttentionWork&) = default;
 };

@@ -19,7 +19,7 @@ TEST(WorkCounter, Products_AreCountedBySizesAndMemoryOrder) {
   const Tensor x = on_meta({6, 5}).requires_grad_(), w = on_meta({7, 5}).requires_grad_();
   WorkCounter counter;
   const Tensor y = at::linear(x, w);
-  const MatrixWork forward{.rows = 6, .inner = 5, .columns = 7, .is_second_turned = true};
+  const MatrixWork forward{.rows = 6, .inner = 5, .columns = 7, .is_second_transposed = true};
   EXPECT_EQ(counter.take().products, (std::map<MatrixWork, double>{{forward, 1}}));
   y.backward(at::empty_like(y));
   const std::map<MatrixWork, double> backward = counter.take().products;

@@ -103,6 +103,7 @@ TEST(Memory, TuningThatFitsOnlyWithAnAdapter_IsRefusedWithItsFlags) {
   ASSERT_LT(int8, dtype);
   ASSERT_LT(3 * dtype, 2 * make_setup(o, 0).planned->most_bytes());
   EXPECT_THAT(refusal(dtype), added("--lora 16", dtype));
+  EXPECT_THAT(refusal(int8), added("--lora 16 --lora-base int8", int8));
   EXPECT_THAT(refusal(1), HasSubstr("; choose a smaller model"));
   // New weights have nothing to freeze.
   o.model = sizes;

@@ -77,8 +77,8 @@ void RankModel::add_balance(std::vector<MicroBatch>& inputs, std::span<const Bat
 
 Context RankModel::context_of_step(uint64_t seed, int64_t step) const {
   Context context;
-  // Preferences are learned without dropout, like the reference log-probabilities, unless adapters
-  // ask for it.
+  // Preferences are learned without dropout, like the reference log-probabilities. With
+  // --lora-dropout the policy has that of the adapters and that of its config.
   const auto& lora = parallelized_.config.lora;
   context.training = task_ != Task::kDpo || (lora && lora->dropout > 0);
   context.recompute_attention = parallelized_.config.recompute == RecomputeKind::kSelective;

@@ -115,6 +115,11 @@ std::string resume_command(const TrainOptions& options) {
   return options.resume ? typed : typed + " --resume";
 }
 
+std::string time_line(const StepTime& time, const Machine& machine) {
+  return str("time    ", machine.num_cpus > 0 ? "about " : "at least ", duration_text(time.total()),
+             " per step (", kinds_text(time), ")");
+}
+
 std::vector<std::string> run_header(const TrainSetup& setup, const std::string& model_name,
                                     Model& model, const World& world, const Machine& machine) {
   const ModelFacts& f = model.facts();
@@ -142,8 +147,7 @@ std::vector<std::string> run_header(const TrainSetup& setup, const std::string& 
   }
   if (setup.planned) {
     const StepTime time = step_time(*setup.planned, setup.layout, machine);
-    lines.push_back(
-        str("time    about ", duration_text(time.total()), " per step (", kinds_text(time), ")"));
+    lines.push_back(time_line(time, machine));
   }
   return lines;
 }

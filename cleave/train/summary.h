@@ -23,6 +23,10 @@ std::string resume_command(const TrainOptions& options);
 std::vector<std::string> run_header(const TrainSetup& setup, const std::string& model_name,
                                     Model& model, const World& world, const Machine& machine);
 
+/// "time    about 0.2s per step (matrix products 150ms, other 50ms)", with "at least" on GPUs,
+/// where some kinds of work have no time.
+std::string time_line(const StepTime& time, const Machine& machine);
+
 /// "task    classify: 4 of 41 weights are newly initialized (bert.pooler.dense.bias ...), 7 tensors
 /// of the folder are not used (...)", for a folder's model that is trained for another task.
 std::string task_line(Model& model, const LoadResult& loaded);

@@ -45,5 +45,14 @@ TEST(RunHeader, TimeOfCommunication_IsThereWhereRanksCommunicate) {
   EXPECT_THAT(alone, Not(HasSubstr("collectives")));
 }
 
+TEST(RunHeader, TimeOnGpus_IsAtLeastWhatIsKnown) {
+  const StepTime time{.kinds = {0.75, 0.5, 0, 0, 0}};
+  Machine machine;
+  const std::string rest = "1.2s per step (matrix products 750ms, attention 500ms)";
+  EXPECT_EQ(time_line(time, machine), "time    at least " + rest);
+  machine.num_cpus = 2;
+  EXPECT_EQ(time_line(time, machine), "time    about " + rest);
+}
+
 }  // namespace
 }  // namespace cleave::summary_test

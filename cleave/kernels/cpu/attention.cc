@@ -85,6 +85,7 @@ struct Saved {
             .window = window,
             .is_causal = causal,
             .is_backward = is_backward,
+            .has_dropout = dropout.p > 0,
             .type = q.scalar_type()};
   }
 };

@@ -185,15 +185,15 @@ TEST_P(GemmChoice, Products_AreCountedWithThoseOfTheGradients) {
 
 // Small whole numbers, whose products and sums are exact.
 TEST_P(GemmChoice, MatrixProduct_TakesBothMemoryOrders) {
-  for (const bool a_turned : {false, true}) {
-    for (const bool b_turned : {false, true}) {
+  for (const bool a_transposed : {false, true}) {
+    for (const bool b_transposed : {false, true}) {
       const Tensor a = test::whole_numbers({6, 5}, 1), b = test::whole_numbers({5, 7}, 2);
-      const auto stored = [](const Tensor& t, bool is_turned) {
+      const auto stored = [](const Tensor& t, bool is_transposed) {
         const Tensor narrow = t.to(at::kFloat);
-        return is_turned ? narrow.t().contiguous().t() : narrow;
+        return is_transposed ? narrow.t().contiguous().t() : narrow;
       };
-      const Tensor got = matrix_product(stored(a, a_turned), stored(b, b_turned));
-      EXPECT_TRUE(got.to(at::kDouble).equal(a.mm(b))) << a_turned << b_turned;
+      const Tensor got = matrix_product(stored(a, a_transposed), stored(b, b_transposed));
+      EXPECT_TRUE(got.to(at::kDouble).equal(a.mm(b))) << a_transposed << b_transposed;
     }
   }
 }
