@@ -172,7 +172,8 @@ void refuse_foreign_folder(const std::string& out) {
   for (const fs::directory_entry& entry : fs::directory_iterator(out, problem)) {
     const std::string name = entry.path().filename();
     const bool is_of_run = name == kMetricsName || name == kRecordName || name == kLatestName ||
-                           name == "tokens" || name.starts_with("step_");
+                           name == kTokensName || name.starts_with("step_") ||
+                           name.starts_with("flight_log.");
     if (is_of_run) return;
     // What a file system or a scheduler leaves there before the run starts.
     const std::string extension = entry.path().extension();
@@ -194,17 +195,22 @@ void refuse_used_folder(const std::string& out) {
                checkpoint, "); resume it with --resume or choose another folder");
 }
 
-void check_world(int tp, int dp, int pp, std::string_view dp_flag) {
+void check_world(int tp, const std::vector<Factor>& factors) {
   const std::optional<Environment> environment = read_environment();
   if (!environment) return;
-  const std::string others = str(pp == 1 ? "" : str("--pp ", pp, " x "), dp_flag, ' ', dp);
-  const int64_t rest = int64_t{pp} * dp;
+  std::string others;
+  int64_t rest = 1;
+  for (const auto& [flag, size] : factors) {
+    rest *= size;
+    if (size != 1 || flag == "--dp") others += str(others.empty() ? "" : " x ", flag, ' ', size);
+  }
   CLEAVE_CHECK(environment->world_size % rest == 0, Code::kShape, others, " does not divide the ",
                environment->world_size, " ranks that the launcher started");
   if (tp == 0) return;
   const int64_t ranks = tp * rest;
-  CLEAVE_CHECK(ranks == environment->world_size, Code::kShape, "--tp ", tp, " x ", others, " is ",
-               ranks, " ranks, but the launcher started ", environment->world_size,
+  CLEAVE_CHECK(ranks == environment->world_size, Code::kShape, "--tp ", tp,
+               others.empty() ? "" : " x ", others, " is ", ranks,
+               " ranks, but the launcher started ", environment->world_size,
                "; make them equal, or omit --tp");
 }
 

@@ -39,9 +39,15 @@ void refuse_foreign_folder(const std::string& out);
 /// Throws Error(kUsage) if folder `out` holds a checkpoint of a run.
 void refuse_used_folder(const std::string& out);
 
-/// Throws Error(kShape) unless the sizes match the launcher's world, if there is a launcher. tp 0
-/// is "not given". `dp_flag`: the flag of the size `dp`.
-void check_world(int tp, int dp, int pp = 1, std::string_view dp_flag = "--dp");
+/// A flag with the size of an axis: {"--dp", 2}.
+struct Factor {
+  std::string_view flag;
+  int size = 1;
+};
+
+/// Throws Error(kShape) unless tp times the sizes is the launcher's world, if there is a launcher.
+/// tp 0 is "not given". Messages leave out sizes of 1, but for --dp.
+void check_world(int tp, const std::vector<Factor>& factors);
 
 /// Checks the launcher's variables, and that --local-rank of torch.distributed.launch (-1: not
 /// given) matches them. Throws Error(kUsage), Error(kShape).

@@ -1,5 +1,6 @@
 #include "cleave/cli/failed_start.h"
 
+#include <cstdlib>
 #include <optional>
 #include <system_error>
 
@@ -41,9 +42,13 @@ std::optional<FileLock> locked(const fs::path& folder) {
 
 }  // namespace
 
+bool launcher_cleans_up() {
+  return std::getenv(kCleansUpVariable) != nullptr;  // NOLINT(concurrency-mt-unsafe)
+}
+
 FailedStart::FailedStart(const fs::path& out)
     : out_(plain(out)),
-      tokens_(out_ / "tokens"),
+      tokens_(out_ / kTokensName),
       metrics_(out_ / kMetricsName),
       record_(out_ / kRecordName),
       has_tokens_(is_there(tokens_)),

@@ -3,9 +3,15 @@
 
 namespace cleave::cli {
 
+/// The environment variable by which Cleave's launcher says to its ranks that it cleans up a failed
+/// start: "1".
+inline constexpr const char* kCleansUpVariable = "CLEAVE_CLEANS_UP";
+/// Whether a launcher has said so to this process.
+bool launcher_cleans_up();
+
 /// What a run makes in its --out folder before its first step, so that a start that fails leaves
-/// nothing behind. Construct it before the run starts. Cleave's launcher cleans up when all ranks
-/// have ended, under other launchers each rank does.
+/// nothing behind. Construct it before the run starts. Cleave's launcher, if it knows the folder,
+/// cleans up when all ranks have ended (kCleansUpVariable); else each rank does.
 class FailedStart {
  public:
   /// Notes what of the folder and its parents exists.

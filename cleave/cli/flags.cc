@@ -53,13 +53,14 @@ std::string spellings(const std::string& name) {
 }
 
 // Whether a word without a flag is a value that other programs give to what is a switch here, as in
-// --fsdp "full_shard auto_wrap".
+// --fsdp true, --fsdp "full_shard auto_wrap".
 bool is_switch_value(const std::string& word) {
-  constexpr std::string_view kFirst[] = {"true",       "false",         "yes",          "no",
-                                         "full_shard", "shard_grad_op", "hybrid_shard", "no_shard"};
+  constexpr std::string_view kWhole[] = {"true", "false", "yes", "no"};
+  constexpr std::string_view kFirst[] = {"full_shard", "shard_grad_op", "hybrid_shard", "no_shard"};
   const std::string first = word.substr(0, word.find(' '));
   std::error_code problem;
-  return std::find(std::begin(kFirst), std::end(kFirst), first) != std::end(kFirst) &&
+  return (std::ranges::find(kWhole, word) != std::end(kWhole) ||
+          std::ranges::find(kFirst, first) != std::end(kFirst)) &&
          !std::filesystem::exists(word, problem);
 }
 
@@ -174,7 +175,8 @@ void Flags::refuse_flag(const std::string& name) const {
     throw Error(Code::kUsage,
                 str(start, "did you mean ", dashed(flag->row.name), rest_of(synonym, flag->row)));
   }
-  const std::string_view advice = advice_on(name);
+  const std::string_view advice =
+      advice_on(name, [&](std::string_view flag) { return find(flag) != nullptr; });
   if (!advice.empty()) throw Error(Code::kUsage, str(start, advice));
   if (name == "--model" && !positionals_.empty()) {
     throw Error(Code::kUsage, str(start, "did you mean cleave ", command_name(*app_), ' ',

@@ -20,7 +20,7 @@ void check_inference(const Options& options) {
   require_model(options.model, /*takes_presets=*/false);
   require_checkpoint(options.adapter);
   require_tokenizer(options.tokenizer);
-  check_world(options.tp, options.ep, /*pp=*/1, "--ep");
+  check_world(options.tp, {{"--ep", options.ep}});
 }
 
 /// Adds the flags of Options and the launcher's. The run applies them, calls `prepare`, which also

@@ -166,6 +166,7 @@ Command launch_command() {
           const auto folder = run_folder_of(given->ranks.command);
           if (!folder || given->ranks.share) return launch_with(*given);
           const FailedStart start(*folder);
+          given->ranks.environment.push_back(str(kCleansUpVariable, "=1"));
           const int code = launch_with(*given);
           if (code != 0) start.clean_up();  // what ranks that were killed could not remove
           return code;

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <string_view>
-#include <vector>
+#include <utility>
 
 #include "cleave/base/log.h"
 #include "cleave/cli/check.h"
@@ -45,11 +45,13 @@ option::Row quiet(bool* target) {
   return {target, "quiet", "", "print no progress and no summary", "off"};
 }
 
-std::optional<int> run_as_processes(const std::string& device, int num_ranks) {
+std::optional<int> run_as_processes(const std::string& device, int num_ranks,
+                                    std::vector<std::string> environment) {
   if (device != "cuda" || num_ranks <= 1 || read_environment()) return std::nullopt;
   // Reports missing GPUs once, not once per rank.
   library_function<decltype(cleave_require_gpus)>("cleave_require_gpus")(num_ranks);
-  return launch({.num_ranks = num_ranks, .command = process_args(), .environment = {}});
+  return launch(
+      {.num_ranks = num_ranks, .command = process_args(), .environment = std::move(environment)});
 }
 
 std::vector<std::string> process_args() {

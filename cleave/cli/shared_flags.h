@@ -1,6 +1,7 @@
 #pragma once
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cleave/cli/flags.h"
 
@@ -27,8 +28,9 @@ option::Row quiet(bool* target);
 
 /// Several ranks on GPUs must be processes: runs this command line as `num_ranks` processes and
 /// returns the exit code. Returns nullopt if this process itself runs the ranks or is a rank of a
-/// launcher.
-std::optional<int> run_as_processes(const std::string& device, int num_ranks);
+/// launcher. `environment`: NAME=value for the processes.
+std::optional<int> run_as_processes(const std::string& device, int num_ranks,
+                                    std::vector<std::string> environment = {});
 
 /// argv of this process.
 std::vector<std::string> process_args();

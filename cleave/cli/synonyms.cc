@@ -45,7 +45,7 @@ constexpr Synonym kSynonyms[] = {
     {"epochs", "num-train-epochs num-epochs train-epochs"},
     {"seq-len",
      "max-seq-length max-seq-len seq-length sequence-length max-length block-size "
-     "context-length context-size ctx-size model-max-length seq ctx"},
+     "context-length context-size ctx-size model-max-length seq ctx n-ctx max-model-len"},
     {"max-new-tokens", "max-tokens max-length n-predict num-predict new-tokens n"},
     {"lr", "learning-rate peak-lr max-lr"},
     {"warmup", "warmup-steps lr-warmup-iters lr-warmup-steps num-warmup-steps warmup-iters"},
@@ -121,46 +121,55 @@ constexpr Synonym kSynonyms[] = {
     {"fsdp", "data-parallel-shard-degree", " --dp N"},
     {"device", "cpu use-cpu", " cpu"},
     {"device", "gpu gpus num-gpus n-gpus cuda use-cuda", " cuda"},
+    {"config", "config-file"},
 };
 
 // Flags of other programs for what works without one here, or not at all.
 struct Advice {
   std::string_view names;  // separated by spaces
   std::string_view text;
+  std::string_view flag{};  // ours, which the command must have; empty: advice for all commands
 };
+
+constexpr std::string_view kContextParallel =
+    "context-parallel-size context-parallel-degree context-parallel cp cp-size";
 
 constexpr Advice kAdvice[] = {
     {"do-train do-eval do-predict",
      "cleave train trains, cleave eval and cleave predict do the rest"},
     {"overwrite overwrite-output-dir force",
-     "no run is overwritten; choose another --out, or resume it with --resume"},
+     "no run is overwritten; choose another --out, or resume it with --resume", "resume"},
     {"num-layers n-layers n-layer num-hidden-layers hidden-size n-embd d-model dim "
      "num-attention-heads num-heads n-heads n-head ffn-hidden-size intermediate-size vocab-size",
      "the sizes of a new model are in its config.json; give that file as --model"},
-    {"context-parallel-size context-parallel-degree context-parallel cp cp-size",
+    {kContextParallel,
      "there is no context parallelism; --tp N --sequence-parallel shards activations along the "
-     "sequence"},
+     "sequence",
+     "sequence-parallel"},
+    {kContextParallel, "there is no context parallelism"},
     {"deepspeed deepspeed-config deepspeed-config-file",
-     "for ZeRO-1 give --zero 1, for ZeRO-3 --fsdp"},
+     "for ZeRO-1 give --zero 1, for ZeRO-3 --fsdp", "zero"},
     {"strategy sharding-strategy fsdp-sharding-strategy fsdp-config distributed-strategy",
      "--dp N is data parallel; --zero 1 also shards the optimizer over its ranks, and --fsdp "
-     "everything"},
+     "everything",
+     "zero"},
     {"use-flash-attn use-flash-attn-2 flash-attn flash-attention fa attn-implementation compile "
      "torch-compile",
-     "fused kernels are always on; leave it out"},
+     "fused kernels are the default; leave it out"},
     {"offload cpu-offload offload-optimizer offload-param",
-     "nothing is offloaded; --zero 1, --fsdp and --recompute full save memory"},
-    {"fp8", "training is in fp32, bf16 or fp16, as --dtype says"},
+     "nothing is offloaded; --zero 1, --fsdp and --recompute full save memory", "zero"},
+    {"fp8", "there is no fp8; --dtype bf16 is the smallest type of training", "zero"},
     {"num-workers dataloader-num-workers streaming",
-     "data is read in pieces as it is; leave it out"},
+     "files are read as they are needed, without other processes; leave it out"},
     {"nnodes num-nodes nproc-per-node node-rank world-size num-processes master-addr master-port "
      "rdzv-endpoint rdzv-backend hosts host hostfile",
-     "--tp, --pp and --dp start ranks on this host, cleave launch on several hosts"},
+     "--tp, --pp and --dp start ranks on this host, cleave launch on several hosts", "pp"},
     {"push-to-hub hub-model-id", "a checkpoint is a model folder; upload it with: hf upload"},
     {"ctx-size context-length max-model-len n-ctx c",
-     "the text may be as long as the model's positions; leave it out"},
-    {"n-gpu-layers gpu-layers ngl", "--device cuda runs the whole model on GPUs"},
-    {"verbose debug v log-level", "progress is always printed; leave it out"},
+     "the text may be as long as the model's positions; leave it out", "max-new-tokens"},
+    {"c", "did you mean --config", "config"},  // of generate, -c would be llama.cpp's --ctx-size
+    {"n-gpu-layers gpu-layers ngl", "--device cuda runs the whole model on GPUs", "device"},
+    {"verbose debug v log-level", "there are no log levels; leave it out"},
     {"dry-run", "cleave plan forecasts memory and time without a run"},
     {"tasks", "examples/lm_eval runs a checkpoint in lm-evaluation-harness"},
 };
@@ -213,10 +222,12 @@ std::vector<Synonym> synonyms_of(std::string_view typed) {
   return found;
 }
 
-std::string_view advice_on(std::string_view typed) {
+std::string_view advice_on(std::string_view typed,
+                           const std::function<bool(std::string_view flag)>& has_flag) {
   const std::string name = bare_name(typed);
   for (const Advice& advice : kAdvice) {
-    if (has_word(advice.names, name)) return advice.text;
+    const bool fits = advice.flag.empty() || has_flag(advice.flag);
+    if (fits && has_word(advice.names, name)) return advice.text;
   }
   return {};
 }

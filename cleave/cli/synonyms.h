@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -22,8 +23,9 @@ std::span<const Synonym> synonyms();
 std::vector<Synonym> synonyms_of(std::string_view typed);
 
 /// What to do instead of a flag of other programs that has no counterpart here; empty if the flag
-/// is not known.
-std::string_view advice_on(std::string_view typed);
+/// is not known. `has_flag` says whether the command has a flag of ours: advice names no others.
+std::string_view advice_on(std::string_view typed,
+                           const std::function<bool(std::string_view flag)>& has_flag);
 
 /// What is meant by a value of other programs that an option does not accept, "bf16" by "bfloat16";
 /// empty if the value is not known.

@@ -2,12 +2,12 @@
 #include <memory>
 
 #include "cleave/base/error.h"
+#include "cleave/base/str.h"
 #include "cleave/cli/check.h"
 #include "cleave/cli/command.h"
 #include "cleave/cli/failed_start.h"
 #include "cleave/cli/library.h"
 #include "cleave/cli/shared_flags.h"
-#include "cleave/comm/bootstrap/environment.h"
 #include "cleave/file/weighted_path.h"
 #include "cleave/train/options.h"
 
@@ -62,7 +62,7 @@ void check(const TrainOptions& options) {
   check_schedule(options);
   check_sizes(options);
   // A restarted run fits its layout to the ranks that are left.
-  if (!is_restart()) check_world(options.tp, options.dp, options.pp);
+  if (!is_restart()) check_world(options.tp, {{"--pp", options.pp}, {"--dp", options.dp}});
   check_files(options);
 }
 
@@ -83,7 +83,8 @@ Command train_command() {
               check(*options);
               const int num_ranks = std::max(options->tp, 1) * options->pp * options->dp;
               const FailedStart start(options->out);
-              if (const auto code = run_as_processes(options->device, num_ranks)) {
+              if (const auto code = run_as_processes(options->device, num_ranks,
+                                                     {str(kCleansUpVariable, "=1")})) {
                 if (*code != 0) start.clean_up();
                 return *code;
               }
@@ -91,9 +92,8 @@ Command train_command() {
               try {
                 library_function<decltype(cleave_train)>("cleave_train")(*options);
               } catch (...) {
-                // What other ranks still use, Cleave's launcher removes when all have ended.
-                const auto environment = read_environment();
-                if (!environment || environment->job_fd < 0) start.clean_up();
+                // What other ranks still use, the launcher removes when all have ended.
+                if (!launcher_cleans_up()) start.clean_up();
                 throw;
               }
               return 0;

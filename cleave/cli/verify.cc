@@ -12,7 +12,7 @@ namespace {
 void check(const VerifyOptions& options) {
   require_model(options.model, /*takes_presets=*/true);
   if (!options.plan.empty()) require_file("--plan", options.plan);
-  check_world(options.tp, options.dp);
+  check_world(options.tp, {{"--dp", options.dp}});
 }
 
 }  // namespace

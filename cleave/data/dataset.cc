@@ -1,5 +1,6 @@
 #include "cleave/data/dataset.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <utility>
@@ -68,6 +69,14 @@ Task task_from_name(const std::string& name) {
   CLEAVE_CHECK(name == "classify", Code::kUsage, "task '", name,
                "' cannot be trained or evaluated; expected lm, mlm or classify");
   return Task::kClassify;
+}
+
+bool joins_text(Task task, const std::vector<std::string>& files) {
+  const bool has_rows = task == Task::kClassify || task == Task::kDpo;
+  return !has_rows && !files.empty() &&
+         std::none_of(files.begin(), files.end(), [](const std::string& file) {
+           return holds_chats({file}) || file_kind(file) == FileKind::kJsonRows;
+         });
 }
 
 std::shared_ptr<const Dataset> open_dataset(const DatasetOptions& options) {

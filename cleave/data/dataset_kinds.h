@@ -30,6 +30,11 @@ std::shared_ptr<const Dataset> rows_dataset(const std::vector<std::string>& file
 /// seq_len is not above 0.
 std::shared_ptr<const Dataset> packed_dataset(std::vector<Tokens> parts, int64_t seq_len);
 
+/// Whether the files are text, which is joined and divided into sequences of seq_len unless packing
+/// keeps documents apart. Chats, rows of ids, preferences and a classifier's texts have their own
+/// length. Throws Error(kIo, kFormat) with file and line.
+bool joins_text(Task task, const std::vector<std::string>& files);
+
 /// The samples of open_documents().
 std::shared_ptr<const Dataset> documents_dataset(std::vector<TokenizedFile> files, int64_t seq_len);
 

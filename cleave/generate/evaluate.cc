@@ -13,7 +13,6 @@
 #include "cleave/comm/bootstrap/environment.h"
 #include "cleave/data/batch.h"
 #include "cleave/data/dataset_kinds.h"
-#include "cleave/data/documents.h"
 #include "cleave/data/packing.h"
 #include "cleave/generate/evaluate_pairs.h"
 #include "cleave/generate/runnable.h"
@@ -51,13 +50,6 @@ void warn_of(const std::string& what_was_cut) {
   log_warning(what_was_cut);
 }
 
-/// Whether the files are text. Rows of ids have one loss, packed or not.
-bool are_documents(const std::vector<std::string>& files) {
-  return std::none_of(files.begin(), files.end(), [](const std::string& file) {
-    return file_kind(file) == FileKind::kJsonRows;
-  });
-}
-
 std::shared_ptr<const Dataset> data_of(const EvalInput& input) {
   const ModelFacts& facts = input.runnable.facts();
   const std::vector<std::string>& files = input.options.data;
@@ -79,7 +71,8 @@ std::shared_ptr<const Dataset> data_of(const EvalInput& input) {
     return pairs;
   }
   if (data.task == Task::kClassify || !holds_chats(files)) {
-    if (!input.runnable.is_packing() || !are_documents(files)) return open_dataset(data);
+    // Rows of ids have one loss, packed or not.
+    if (!input.runnable.is_packing() || !joins_text(data.task, files)) return open_dataset(data);
     return packed_samples(open_documents(data), {.seq_len = seq_len, .shuffle = false});
   }
   ChatCounts counts;

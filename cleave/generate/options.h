@@ -80,7 +80,7 @@ inline Row adapter_folder(std::string* target) {
           "none"};
 }
 
-/// --ep of the commands whose models may have experts.
+/// --ep of commands without data-parallel ranks.
 inline Row expert_parallel(int* target) {
   return {target, "ep",   "N",       "ranks that share out the experts; each runs all other layers",
           "",     kRanks, kMustMatch};

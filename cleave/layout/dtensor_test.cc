@@ -331,7 +331,7 @@ TEST(DTensor, LocalPartOfTheWrongSize_IsRefusedWithTheSplitsNumbers) {
   });
 }
 
-TEST(DTensor, Sum_WantsOneLayoutAndNamesBothMakers) {
+TEST(DTensor, Sum_WantsOnePlacementAndNamesBothMakers) {
   on_ranks(2, [](const Axis& axis) {
     const Tensor x = whole_numbers(kShape, 1);
     const Placement shard = Shard{0, Split::balanced(5, 2)};
@@ -353,7 +353,7 @@ TEST(DTensor, Sum_WantsOneLayoutAndNamesBothMakers) {
   });
 }
 
-TEST(DTensor, Map_WantsOneLayoutAndNoPartialSums) {
+TEST(DTensor, Map_WantsOnePlacementAndNoPartialSums) {
   on_ranks(2, [](const Axis& axis) {
     const Tensor x = whole_numbers(kShape, 1);
     const auto times = [](const Tensor& a, const Tensor& b) { return a * b; };

@@ -31,6 +31,14 @@ inline Row tensor_parallel(int* target) {
           kRanks};
 }
 
+/// --ep of commands in which the experts lie on the data-parallel ranks.
+inline Row data_expert_parallel(int* target, Across across = kMayDiffer) {
+  return {target, "ep",
+          "N",    "data-parallel ranks that share out the experts of each layer; divides --dp",
+          "",     kRanks,
+          across};
+}
+
 /// --plan.
 inline Row plan(std::string* target) {
   return {target, "plan", "FILE.json", "tensor-parallel plan: module names to parallel styles",

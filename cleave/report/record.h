@@ -13,6 +13,9 @@ namespace cleave::inline report {
 inline constexpr std::string_view kRecordName = "report.json";
 inline constexpr std::string_view kMetricsName = "metrics.jsonl";
 
+/// The folder in a run folder with the token ids of its data.
+inline constexpr std::string_view kTokensName = "tokens";
+
 /// The setting of a record that says when the run saves: "every 100 steps and at the end".
 inline constexpr std::string_view kSavesSetting = "checkpoints";
 

@@ -10,7 +10,6 @@
 #include "cleave/checkpoint/names.h"
 #include "cleave/comm/bootstrap/environment.h"
 #include "cleave/data/dataset_kinds.h"
-#include "cleave/data/documents.h"
 #include "cleave/data/mix.h"
 #include "cleave/data/packing.h"
 #include "cleave/file/file.h"
@@ -20,6 +19,7 @@
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/model/gguf/tokenizer.h"
 #include "cleave/planner/layout_options.h"
+#include "cleave/report/record.h"
 #include "cleave/text/utf8.h"
 #include "cleave/train/fingerprint.h"
 
@@ -156,17 +156,6 @@ void choose_types(TrainSetup& setup) {
   const at::ScalarType type = scalar_type(*dtype);
   setup.layout.compute_type = type;
   setup.config = with_key(setup.config, dtype_key(setup.config), torch_name(type));
-}
-
-/// Whether the files are text, which is joined and divided into sequences of seq_len unless
-/// --packing keeps documents apart; chats, rows of ids and a classifier's texts have their own
-/// length.
-bool joins_text(const TrainSetup& setup, const std::vector<std::string>& files) {
-  const bool has_rows = setup.task == Task::kClassify || setup.task == Task::kDpo;
-  return !has_rows && !files.empty() &&
-         std::none_of(files.begin(), files.end(), [](const std::string& file) {
-           return holds_chats({file}) || file_kind(file) == FileKind::kJsonRows;
-         });
 }
 
 /// As --task names it.
@@ -307,7 +296,7 @@ DatasetOptions dataset_options(const TrainSetup& setup, const std::vector<std::s
   return {.files = files,
           .tokenizer = setup.tokenizer,
           .seq_len = setup.options.seq_len,
-          .cache_folder = (fs::path(setup.options.out) / "tokens").string(),
+          .cache_folder = (fs::path(setup.options.out) / kTokensName).string(),
           .vocab_size = model.facts().vocab_size,
           .task = setup.task,
           .classes = model.facts().labels};
@@ -345,8 +334,8 @@ std::shared_ptr<const Dataset> open_data(const TrainSetup& setup,
                                          const Model& model) {
   const TrainOptions& o = setup.options;
   if (!o.packing) return read_data(setup, files, model);
-  auto data = joins_text(setup, files) ? open_documents(dataset_options(setup, files, model))
-                                       : read_data(setup, files, model);
+  auto data = joins_text(setup.task, files) ? open_documents(dataset_options(setup, files, model))
+                                            : read_data(setup, files, model);
   return packed_samples(std::move(data),
                         {.seq_len = o.seq_len, .shuffle = o.shuffle, .seed = o.seed});
 }
@@ -524,7 +513,7 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
   choose_chat_template(setup);
   // Before the data is read and its tokens are written. If its sequences have their own lengths,
   // the shortest ones show whether the weights fit.
-  setup.fills_sequences = !setup.options.packing && joins_text(setup, setup.options.data);
+  setup.fills_sequences = !setup.options.packing && joins_text(setup.task, setup.options.data);
   plan_step(setup, setup.fills_sequences ? options.seq_len : std::max<int64_t>(2, setup.layout.tp));
   if (is_new_classifier) model = name_classes(setup);
   open_training_data(setup, *model);

@@ -42,6 +42,11 @@ double largest(const Tensor& t) {
   return t.numel() == 0 ? 0 : t.abs().max().item<double>();
 }
 
+/// The larger number; NaN if one of them is.
+double larger(double a, double b) {
+  return std::isnan(a) || a > b ? a : b;
+}
+
 }  // namespace
 
 Bounds::Bounds(const std::vector<Quantity>& values, at::ScalarType type, Sums sums)
@@ -60,13 +65,13 @@ double Bounds::size(at::ScalarType type) {
 void Bounds::observe(const std::vector<Quantity>& perturbed) {
   for (size_t i = 0; i < values_.size(); ++i) {
     const double change = largest(perturbed[i].local - values_[i].local);
-    scales_[i] = std::max(scales_[i], change / size(type_));
+    scales_[i] = larger(scales_[i], change / size(type_));
   }
 }
 
 void Bounds::observe_one_rank(const std::vector<Quantity>& rounded) {
   for (size_t i = 0; i < values_.size(); ++i) {
-    errors_[i] = std::max(errors_[i], largest(rounded[i].local.to(at::kDouble) - values_[i].local));
+    errors_[i] = larger(errors_[i], largest(rounded[i].local.to(at::kDouble) - values_[i].local));
   }
 }
 

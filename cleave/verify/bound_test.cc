@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -74,6 +75,22 @@ TEST(Bounds, TypeThatCannotHoldTheValueOnOneRank_IsRefused) {
   EXPECT_EQ(error.code(), Code::kUsage);
   EXPECT_STREQ(error.what(),
                "gradient of a.weight overflows fp16 on one rank; choose another --dtype");
+}
+
+// The difference of two values that overflow is NaN.
+TEST(Bounds, NaNOfOneRank_IsRefusedWhateverElseIsObserved) {
+  const Tensor nan = at::full({2}, std::nan(""), at::kHalf);
+  const Tensor ones = at::ones({2}, at::kHalf);
+  for (const auto& [first, second] : {std::pair(nan, ones), std::pair(ones, nan)}) {
+    Bounds bounds({value_of(at::ones({2}))}, at::kHalf, {});
+    bounds.observe_one_rank({value_of(first)});
+    bounds.observe_one_rank({value_of(second)});
+    EXPECT_EQ(test::thrown_by([&] { return bounds.wanted(); }).code(), Code::kUsage);
+    Bounds perturbed({value_of(at::ones({2}))}, at::kHalf, {});
+    perturbed.observe({value_of(first)});
+    perturbed.observe({value_of(second)});
+    EXPECT_EQ(test::thrown_by([&] { return perturbed.wanted(); }).code(), Code::kNumerics);
+  }
 }
 
 TEST(Bounds, ValueThatIsNotFinite_IsRefusedWithItsName) {

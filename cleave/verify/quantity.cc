@@ -84,7 +84,9 @@ Quantity quantity_of(Of of, const Parameter& parameter, const Tensor& local) {
 }
 
 Tensor gradient_of(const Parameter& parameter) {
-  return parameter.leaf().defined() ? parameter.leaf().grad() : Tensor();
+  const Tensor& leaf = parameter.leaf();
+  if (!leaf.defined() || leaf.grad().defined()) return leaf.defined() ? leaf.grad() : Tensor();
+  return at::zeros_like(leaf);
 }
 
 Measured measure(const Quantity& q, const Wanted& want, const std::string& part) {

@@ -26,7 +26,8 @@ struct Quantity {
 /// The quantity of a parameter's value or of its complete gradient; without a value if the
 /// parameter has no memory on this rank.
 Quantity quantity_of(Of of, const Parameter& parameter, const Tensor& local);
-/// The gradient of a parameter; undefined if it has no memory on this rank.
+/// The gradient of a parameter: zeros if backward did not reach it, undefined if it has no memory
+/// on this rank.
 Tensor gradient_of(const Parameter& parameter);
 
 /// The value on one rank, and how far rounding may move it on another layout.

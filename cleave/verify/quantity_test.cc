@@ -122,6 +122,16 @@ TEST(Measure, RankWithoutElements_IsIgnored) {
   });
 }
 
+// An expert of another rank has no memory here. A weight that backward does not reach has.
+TEST(GradientOf, ParameterWithoutAGradient_IsZeroIfItHasMemory) {
+  Parameter parameter({2, 3}, Init::constant(0));
+  EXPECT_FALSE(gradient_of(parameter).defined());
+  parameter.set_leaf(at::ones({2, 3}, at::kDouble));
+  EXPECT_TRUE(at::equal(gradient_of(parameter), at::zeros({2, 3}, at::kDouble)));
+  parameter.leaf().mutable_grad() = at::ones({2, 3}, at::kDouble);
+  EXPECT_TRUE(at::equal(gradient_of(parameter), at::ones({2, 3}, at::kDouble)));
+}
+
 TEST(Measure, AnotherShape_IsAnErrorWithTheName) {
   const Quantity q{.local = at::zeros({3, 2})};
   const Error error = thrown_by([&] { measure(q, wanted(at::zeros({2, 3})), "block.up"); });

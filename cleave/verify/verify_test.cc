@@ -139,6 +139,13 @@ TEST(Verify, MissingAllReduceInBackward_IsNamed) {
   }
 }
 
+TEST(Verify, WeightDetachedOnSeveralRanks_IsNamed) {
+  for (const int tp : {2, 3}) {
+    EXPECT_EQ(first_of(verified(Fault::kDetachedWeight, settings_at(tp))),
+              "second.up: gradient of second.up.weight");
+  }
+}
+
 TEST(Verify, GatherWithTheWrongBackward_IsNamed) {
   for (const int tp : {2, 3}) {
     const VerifyReport report = verified(Fault::kGatherBackward, settings_at(tp));

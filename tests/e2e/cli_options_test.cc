@@ -478,6 +478,17 @@ TEST_F(Options, UnderALauncher_SizesAndLocalRankAreChecked) {
             "cleave: --dp 3 does not divide the 4 ranks that the launcher started\n");
   EXPECT_EQ(refusal({"--local-rank", "0"}),
             "cleave: --local-rank=0 but LOCAL_RANK=1; leave the flag out or make them equal\n");
+  // predict has no --ep.
+  const RunResult predict =
+      run_fake({"predict", "--model", in("model"), "--text", "a", "--tp", "3"}, rank1);
+  EXPECT_EQ(predict.exit_code, 3);
+  EXPECT_EQ(predict.err,
+            "cleave: --tp 3 is 3 ranks, but the launcher started 4; make them equal, or omit "
+            "--tp\n");
+  const RunResult generate =
+      run_fake({"generate", "--model", in("model"), "--prompt", "a", "--ep", "3"}, rank1);
+  EXPECT_EQ(generate.exit_code, 3);
+  EXPECT_EQ(generate.err, "cleave: --ep 3 does not divide the 4 ranks that the launcher started\n");
 }
 
 TEST_F(Options, EveryFailureOfTheLibrary_HasItsExitCodeAndOneLine) {

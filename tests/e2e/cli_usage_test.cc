@@ -391,6 +391,11 @@ TEST_F(Usage, FolderOfSomethingElse_IsNotResumed) {
   EXPECT_EQ(run_fake(words).exit_code, 0);
   EXPECT_EQ(run_fake({"train", "--data", in("data.txt"), "--resume", "--out", in("new")}).exit_code,
             0);
+  // What a run leaves that fails before its first step.
+  write("failed/flight_log.1700000000000.rank1.json", "{}");
+  EXPECT_EQ(
+      run_fake({"train", "--data", in("data.txt"), "--resume", "--out", in("failed")}).exit_code,
+      0);
 }
 
 // What a run leaves that is killed before its first checkpoint is complete.

@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cleave/base/str.h"
 #include "cleave/cli/synonyms.h"
 #include "tests/e2e/fake_program.h"
 
@@ -142,6 +143,32 @@ TEST(Synonyms, FlagWithoutACounterpart_SaysWhatToDoInstead) {
   expect({"generate", "-ngl", "99"}, "--device cuda runs the whole model on GPUs");
   expect({"generate", "--ctx-size", "20"},
          "the text may be as long as the model's positions; leave it out");
+  expect({"generate", "-c", "20"},
+         "the text may be as long as the model's positions; leave it out");
+  expect({"train", "--flash-attn"}, "fused kernels are the default; leave it out");
+  expect({"train", "--fp8"}, "there is no fp8; --dtype bf16 is the smallest type of training");
+  expect({"train", "--log-level", "info"}, "there are no log levels; leave it out");
+  expect({"train", "--num-workers", "2"},
+         "files are read as they are needed, without other processes; leave it out");
+}
+
+// The advice names --zero, --dp, --resume and others, which these commands lack.
+TEST(Synonyms, AdviceOnFlagsThatTheCommandLacks_IsNotGiven) {
+  for (const char* command : {"generate", "eval"}) {
+    for (const char* flag : {"--deepspeed", "--cpu-offload", "--nnodes", "--sharding-strategy",
+                             "--overwrite-output-dir"}) {
+      expect_refused({command, flag, "x"},
+                     str("unknown flag ", flag, "; see cleave ", command, " --help"));
+    }
+    expect_refused({command, "--cp", "2"}, "unknown flag --cp; there is no context parallelism");
+  }
+  expect_refused({"eval", "--ctx-size", "20"}, "unknown flag --ctx-size; did you mean --seq-len");
+  expect_refused({"eval", "--n-ctx", "20"}, "unknown flag --n-ctx; did you mean --seq-len");
+  expect_refused({"train", "--max-model-len", "20"},
+                 "unknown flag --max-model-len; did you mean --seq-len");
+  expect_refused({"eval", "-c", "c.json"}, "unknown flag -c; did you mean --config");
+  expect_refused({"generate", "--config-file", "c.json"},
+                 "unknown flag --config-file; did you mean --config");
 }
 
 TEST(Synonyms, ValueOfAnotherProgram_NamesOurs) {
@@ -206,6 +233,9 @@ TEST_F(Word, MoreWordsThanOneModel_AreRefused) {
       {"train", "--fsdp", "full_shard auto_wrap", "--data", in("data.txt")},
       "unexpected word 'full_shard auto_wrap'; a switch takes no value, as in --NAME and "
       "--no-NAME");
+  // A text may begin with such a word.
+  expect_refused({"generate", in("model"), "no one knows"},
+                 "unexpected word 'no one knows'; did you mean --prompt 'no one knows'");
   expect_refused({"doctor", "more"}, "unexpected word 'more'; see cleave doctor --help");
   expect_refused({"inspect", "--model", in("model")},
                  "unknown flag --model; did you mean cleave inspect PATH");

@@ -25,6 +25,7 @@ enum class Fault {
   kGatherBackward,   ///< a gather's backward sums gradients that are already complete
   kKvHeadMap,        ///< every rank uses the first rank's map from query to key heads
   kLocalDropout,     ///< dropout counts elements from 0 on every rank
+  kDetachedWeight,   ///< a column-parallel layer detaches its weight: backward does not reach it
 };
 
 /// Row-parallel x W^T + b that adds the bias on every rank (kBiasOnEveryRank).
@@ -73,6 +74,32 @@ class ColumnsWithoutAllReduce : public Layer {
   DTensor forward(const DTensor& x, const Context& /*context*/) override {
     const at::Tensor y = affine(x.local(), weight_->use(), std::nullopt);
     if (!weight_->is_split()) return x.with(y);
+    return x.with(y, Shard{static_cast<int>(x.dim()) - 1, weight_->placement().split()});
+  }
+
+ private:
+  std::shared_ptr<Parameter> weight_;
+};
+
+/// Column-parallel x W^T that detaches its shard of the weight (kDetachedWeight).
+class DetachedColumns : public Layer {
+ public:
+  DetachedColumns(int64_t in, int64_t out)
+      : weight_(std::make_shared<Parameter>(std::vector<int64_t>{out, in}, Init::normal(0.3))) {
+    add("weight", weight_);
+  }
+  void split_columns(const Axis& axis) override {
+    weight_->shard(axis, 0, Split::balanced(weight_->shape()[0], axis.size()));
+  }
+
+ protected:
+  std::optional<Placement> accepts(const DTensor& /*x*/) const override {
+    if (!weight_->is_split()) return std::nullopt;
+    return Fanout{};
+  }
+  DTensor forward(const DTensor& x, const Context& /*context*/) override {
+    if (!weight_->is_split()) return x.with(affine(x.local(), weight_->use(), std::nullopt));
+    const at::Tensor y = affine(x.local(), weight_->use().detach(), std::nullopt);
     return x.with(y, Shard{static_cast<int>(x.dim()) - 1, weight_->placement().split()});
   }
 
@@ -247,6 +274,8 @@ class FaultyBlock : public Layer {
                  o.fault == Fault::kKvHeadMap) {
     if (o.fault == Fault::kNoAllReduce) {
       up_ = std::make_unique<ColumnsWithoutAllReduce>(o.hidden, o.inner);
+    } else if (o.fault == Fault::kDetachedWeight) {
+      up_ = std::make_unique<DetachedColumns>(o.hidden, o.inner);
     } else {
       up_ =
           std::make_unique<Linear>(LinearOptions{.in_features = o.hidden, .out_features = o.inner});
