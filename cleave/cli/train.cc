@@ -8,6 +8,7 @@
 #include "cleave/cli/failed_start.h"
 #include "cleave/cli/library.h"
 #include "cleave/cli/shared_flags.h"
+#include "cleave/comm/bootstrap/environment.h"
 #include "cleave/file/weighted_path.h"
 #include "cleave/train/options.h"
 
