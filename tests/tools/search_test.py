@@ -206,6 +206,26 @@ class Tolerances(unittest.TestCase):
         self.assertFalse(confirm.is_explained(1e-4, [1e-7, 2e-7], "fp32", 16))
         self.assertFalse(confirm.is_explained(0.0, [], "fp32", 16))
 
+    def test_other_ids_are_a_tie_if_a_nudge_changes_them_there_whatever_else_it_changes(self):
+        def rows(first_score, *ids):
+            return [{"prompt_ids": [1], "sequences": [{"ids": [4], "score": first_score}]},
+                    {"prompt_ids": [2], "sequences": [{"ids": each, "score": -1.0} for each in ids]}]
+
+        work = unittest.mock.Mock(dtype="fp32")
+        work.inputs.sum_length.return_value = 16
+        reference = rows(-2.0, [5, 6, 7], [8, 9])
+        found = kinds.Difference(1, 0, 1, "ids", "[5, 9], [5, 6, 7]", 0)
+
+        def judge(*nudged):
+            with unittest.mock.patch.object(confirm, "nudged", return_value=nudged):
+                kinds.judge_generated(work, found, reference, None, "fp32")
+
+        judge(rows(-2.5, [5, 3, 7], [8, 9]))  # other scores of the first prompt do not hide the token
+        judge(reference, rows(-2.0, [5], [8, 9]))
+        for other in (reference, rows(-2.0, [5, 6, 3], [8, 9]), rows(-2.0, [5, 6, 7], [3, 9])):
+            with self.assertRaises(program.Failure):
+                judge(other)
+
     def test_number_that_no_nudged_run_has_is_not_bounded(self):
         # All nudged runs skip the step in fp16.
         self.assertTrue(confirm.is_explained(3.2, [math.nan] * 4, "fp16", 16))

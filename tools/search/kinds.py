@@ -1,4 +1,6 @@
 """Runs and judges the cases of each kind."""
+import collections
+import math
 import os
 
 import transformers_oracle
@@ -82,25 +84,36 @@ def judge_generated(work, found, reference, one_rank, dtype):
     """Raises Failure unless the difference, if any, is a tie: nudges change the reference of one rank at that place too."""
     if not found:
         return
-    if found[2] == "score" and dtype == "fp64":
+    if found.kind == "score" and dtype == "fp64":
         dtype = "fp32"  # scores are computed from logits in fp32, whatever the model's dtype
     # If rounding decides between two tokens, changed weights sometimes choose the other one. Rounding during the computation
     # has more effect than one change per weight, by the factor of tolerance.amplified.
     unit = tolerance.amplified(tolerance.UNIT[dtype], dtype, work.inputs.sum_length())
 
     def judge(numbers):
-        others = confirm.nudged(work, unit, numbers, lambda path, n: one_rank(path))
-        for other in others:
-            moved = sequences_difference(work, other, reference)
-            if moved and moved[0] == found[0] and moved[1] <= found[1]:
-                return
-        # The nudges contain the amplification, so a score may differ by as much as the largest of their differences.
-        if found[2] == "score" and found[4] <= max((largest_score_difference(a[found[0]], reference[found[0]]) for a in others),
-                                                   default=0):
+        answers = [rows[found.prompt] for rows in confirm.nudged(work, unit, numbers, lambda path, n: one_rank(path))]
+        wanted = reference[found.prompt]
+        if found.kind == "ids" and any(
+                first_difference(ids_of(answer, found.sequence), ids_of(wanted, found.sequence)) <= found.place
+                for answer in answers):
             return
-        raise Failure(found[2], f"{found[3]} (prompt {found[0]})")
+        # The nudges contain the amplification, so a score may differ by as much as the largest of their differences.
+        if found.kind == "score" and found.distance <= max((largest_score_difference(a, wanted) for a in answers), default=0):
+            return
+        raise Failure(found.kind, f"{found.text} (prompt {found.prompt})")
 
     confirm.judged(judge)
+
+
+def ids_of(answer, sequence):
+    return answer["sequences"][sequence]["ids"]
+
+
+def first_difference(a, b):
+    """The index of the first element in which two lists differ; infinite for equal lists."""
+    if a == b:
+        return math.inf
+    return next((i for i, pair in enumerate(zip(a, b)) if pair[0] != pair[1]), min(len(a), len(b)))
 
 
 def largest_score_difference(a, b):
@@ -121,25 +134,27 @@ def check_generated(work, rows):
                 raise Failure("ids", f"invalid ids: {ids}")
 
 
+# Where answers differ first: the prompt, its sequence and the position, and by how much scores differ.
+Difference = collections.namedtuple("Difference", "prompt sequence place kind text distance")
+
+
 def sequences_difference(work, got, wanted, whose="on one rank"):
-    """(prompt, place, kind, text, distance of the scores) of the first difference, or None."""
+    """The first Difference, or None."""
     if len(got) != len(wanted):
-        return 0, 0, "rows", f"{len(got)} answers, {len(wanted)} {whose}", 0
+        return Difference(0, 0, 0, "rows", f"{len(got)} answers, {len(wanted)} {whose}", 0)
     bounds = runs.bounds_of(work.inputs, work.dtype, {})
     for number, (a, b) in enumerate(zip(got, wanted)):
         if [a["prompt_ids"], len(a["sequences"])] != [b["prompt_ids"], len(b["sequences"])]:
-            return number, 0, "rows", f"{len(a['sequences'])} sequences, {len(b['sequences'])} {whose}", 0
-        for x, y in zip(a["sequences"], b["sequences"]):
+            return Difference(number, 0, 0, "rows", f"{len(a['sequences'])} sequences, {len(b['sequences'])} {whose}", 0)
+        for i, (x, y) in enumerate(zip(a["sequences"], b["sequences"])):
             if x["ids"] != y["ids"]:
-                place = next((i for i, pair in enumerate(zip(x["ids"], y["ids"])) if pair[0] != pair[1]),
-                             min(len(x["ids"]), len(y["ids"])))
-                return number, place, "ids", f"{x['ids']}, {y['ids']} {whose}", 0
+                return Difference(number, i, first_difference(x["ids"], y["ids"]), "ids", f"{x['ids']}, {y['ids']} {whose}", 0)
             # Scores of every dtype are sums of fp32 log-probabilities. Each token's logit, its log-probability and the
             # sum are rounded on both sides.
             relative = max(bounds.number, 2 * (2 * len(y["ids"]) + 1) * tolerance.UNIT["fp32"])
             if y["score"] is not None and runs.far(x["score"], y["score"], relative * max(abs(y["score"] or 0), 1)):
                 text = f"score {x['score']}, {y['score']} on one rank"
-                return number, len(y["ids"]), "score", text, abs(x["score"] - y["score"])
+                return Difference(number, i, len(y["ids"]), "score", text, abs(x["score"] - y["score"]))
     return None
 
 
