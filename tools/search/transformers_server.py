@@ -20,11 +20,11 @@ CLASSES = {"lm": transformers.AutoModelForCausalLM, "mlm": transformers.AutoMode
 
 
 def load(request, name="model"):
-    options = {"attn_implementation": "eager"}
+    # With the config's dtype, transformers would round those tensors that the file has in a wider one.
+    options = {"attn_implementation": "eager", "dtype": TYPES[request["dtype"]]}
     if transformers.AutoConfig.from_pretrained(request[name]).model_type in ("mixtral", "qwen3_moe"):
         options["experts_implementation"] = "eager"  # others need widths that are multiples of 16 bytes
-    model = CLASSES[request["task"]].from_pretrained(request[name], **options)
-    return model.to(TYPES[request["dtype"]]).eval()
+    return CLASSES[request["task"]].from_pretrained(request[name], **options).eval()
 
 
 def loss(request):
