@@ -27,6 +27,7 @@ import shrink  # noqa: E402
 import tensor_file  # noqa: E402
 import tolerance  # noqa: E402
 import training  # noqa: E402
+import transformers_oracle  # noqa: E402
 
 
 class Folder(unittest.TestCase):
@@ -225,6 +226,11 @@ class Tolerances(unittest.TestCase):
         for other in (reference, rows(-2.0, [5, 6, 3], [8, 9]), rows(-2.0, [5, 6, 7], [3, 9])):
             with self.assertRaises(program.Failure):
                 judge(other)
+
+    def test_token_whose_window_is_masked_is_found(self):
+        for mask, window, wanted in (([1, 0, 0, 1], 2, True), ([1, 0, 0, 1], 3, False), ([1, 0, 1, 0], 1, True), ([0, 1], 5, True),
+                                     ([1, 0, 0, 0], 0, False), ([], 2, False)):
+            self.assertEqual(transformers_oracle.has_masked_window(mask, window), wanted, (mask, window))
 
     def test_number_that_no_nudged_run_has_is_not_bounded(self):
         # All nudged runs skip the step in fp16.

@@ -51,8 +51,8 @@ def can_compare(model, dtype):
 def loss(inputs, dtype):
     """transformers' loss on the case's sequences of ids; None if they mean something else there.
 
-    The output of a token that attends to no other token is undefined: in causal models a token after only masked ones,
-    elsewhere a token of a fully masked sequence.
+    The output of a token that attends to no token is undefined: in causal models a token after only masked ones, with a sliding
+    window one whose window is masked, elsewhere a token of a fully masked sequence.
     """
     rows, task, flags = inputs.data, data.task_of(inputs.model), inputs.case["math"]
     if rows["form"] == "pairs":
@@ -63,7 +63,14 @@ def loss(inputs, dtype):
         return None
     with open(inputs.data_path, encoding="ascii") as file:
         lines = [json.loads(line) for line in file]
+    if any(has_masked_window(line.get("attention_mask", []), inputs.model["window"]) for line in lines):
+        return None
     return ask({"model": inputs.model_path, "dtype": dtype, "task": task, "rows": lines})
+
+
+def has_masked_window(mask, window):
+    """Whether a token and the window - 1 tokens before it are masked. A window of 0 is none."""
+    return window > 0 and any(not any(mask[max(0, end - window):end]) for end in range(1, len(mask) + 1))
 
 
 def ids(inputs, dtype, prompts, flags):
