@@ -23,7 +23,8 @@ WARMUP = 2
 MODEL = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 288, "intermediate_size": 768, "num_hidden_layers": 6, "num_attention_heads": 6,
          "num_key_value_heads": 6, "max_position_embeddings": 2048, "tie_word_embeddings": True, "vocab_size": 257}
 
-CLEAVE_RUNS = {"dp 2": ["--dp", "2"], "dp 2, ZeRO-1": ["--dp", "2", "--zero", "1"], "pp 2": ["--pp", "2"]}
+CLEAVE_RUNS = {"dp 2": ["--dp", "2"], "dp 2, bf16": ["--dp", "2", "--reduce-dtype", "bf16"],
+               "dp 2, ZeRO-1": ["--dp", "2", "--zero", "1"], "pp 2": ["--pp", "2"]}
 DDP_RUNS = {"DDP": [], "DDP, bf16_compress_hook": ["--bf16-hook"]}
 
 
@@ -47,7 +48,7 @@ def main():
     parser.add_argument("--build", type=Path, default=ROOT / "build/release", help="folder of the program cleave")
     parser.add_argument("--mbit", default="200,1000", help="rates of the network in Mbit/s")
     parser.add_argument("--steps", type=int, default=8, help="timed steps of a run")
-    parser.add_argument("--runs", default="dp 2;DDP;DDP, bf16_compress_hook",
+    parser.add_argument("--runs", default="dp 2;dp 2, bf16;DDP;DDP, bf16_compress_hook",
                         help="; between names: " + "; ".join([*CLEAVE_RUNS, *DDP_RUNS]))
     options = parser.parse_args()
     options.build = options.build.resolve()

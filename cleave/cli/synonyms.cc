@@ -92,6 +92,8 @@ constexpr Synonym kSynonyms[] = {
     {"zero", "zero-stage stage"},
     {"recompute", "recompute-granularity activation-checkpoint-mode"},
     {"dtype", "torch-dtype precision mixed-precision data-type"},
+    {"reduce-dtype", "mixed-precision-reduce communication-data-type grad-reduce-dtype"},
+    {"reduce-dtype", "grad-reduce-in-bf16", " bf16"},
     {"threads-per-rank", "threads num-threads intra-op-threads t"},
     {"num-beams", "beam-size beam-width"},
     {"repetition-penalty", "repeat-penalty"},

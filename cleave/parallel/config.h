@@ -29,7 +29,11 @@ struct ParallelConfig {
   DataSharding sharding = DataSharding::kNone;
   RecomputeKind recompute = RecomputeKind::kNone;
   at::ScalarType compute_type = at::kFloat;  ///< of forward and backward
-  std::optional<LoraOptions> lora{};         ///< train adapters of this kind and freeze the weights
+  /// In which gradients pass between data-parallel ranks; nothing: leaf_type().
+  std::optional<at::ScalarType> reduce_type{};
+  std::optional<LoraOptions> lora{};  ///< train adapters of this kind and freeze the weights
+  /// GradientSyncOptions::bucket_bytes. It decides the shards of ZeRO-1.
+  int64_t bucket_bytes = int64_t{8} << 20;
 
   [[nodiscard]] int num_ranks() const { return pp * dp * tp; }
   /// Type of master weights, gradients and moments.

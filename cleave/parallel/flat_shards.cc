@@ -58,16 +58,18 @@ std::vector<Tensor> FlatShards::parts_of(const Tensor& buffer) const {
 }
 
 GradientReduction FlatShards::start_reduce(std::vector<Tensor> gradients,
-                                           at::ScalarType type) const {
+                                           const ShardPrecision& precision) const {
   const at::NoGradGuard no_grad;
+  const at::ScalarType type = precision.reduce, sent = precision.sent_type();
   const auto options = parameters_[0]->leaf().options().dtype(type).requires_grad(false);
   const bool is_single = shard_.size() * replicate_.size() == 1;
+  const at::ScalarType narrow = is_single ? at::kBFloat16 : sent;  // stays as it is
   for (size_t i = 0; i < gradients.size(); ++i) {
     Tensor& g = gradients[i];
     const Parameter& p = *parameters_[i];
     if (!g.defined()) {
       g = at::zeros(p.local_shape(), options);
-    } else if (!is_single || p.gradient_is_partial() || g.scalar_type() != at::kBFloat16) {
+    } else if (p.gradient_is_partial() || g.scalar_type() != narrow) {
       g = g.to(type);  // to sum it, or to unscale an fp16 gradient
     }
   }
@@ -78,7 +80,7 @@ GradientReduction FlatShards::start_reduce(std::vector<Tensor> gradients,
     reduction.complete_ = std::move(gradients);
     return reduction;
   }
-  for (Tensor& g : gradients) g = g.reshape(-1);
+  for (Tensor& g : gradients) g = g.reshape(-1).to(sent);
   const Tensor flat = at::cat(gradients);
   gradients.clear();
   reduction.work_ = shard_.size() > 1
@@ -103,6 +105,7 @@ std::vector<Tensor> GradientReduction::finish() {
     if (of.shard_.size() > 1) {
       mine = of.replicate_.all_reduce(mine, "gradients of shards over replicas");
     }
+    mine = mine.to(of.parameters_[0]->leaf().scalar_type());
     int64_t at = 0;
     for (const auto& p : of.parameters_) {
       out.push_back(mine.narrow(0, at, p->leaf().numel()));

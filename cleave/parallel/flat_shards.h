@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <vector>
 
 #include "cleave/mesh/work.h"
@@ -10,6 +11,11 @@ namespace cleave::inline parallel {
 struct ShardPrecision {
   at::ScalarType param = at::kFloat;   ///< type of the weights in forward and backward
   at::ScalarType reduce = at::kFloat;  ///< type of gradient sums
+  /// Type in which gradients pass between data-parallel ranks; nothing: `reduce`. With bf16, each
+  /// rank rounds what it sends, sums are made in fp32, and the sum is rounded once.
+  std::optional<at::ScalarType> sent{};
+
+  [[nodiscard]] at::ScalarType sent_type() const { return sent.value_or(reduce); }
 };
 
 class FlatShards;
@@ -52,10 +58,11 @@ class FlatShards {
   /// The parameters' parts of such a buffer: tensors that share its memory but are not views.
   [[nodiscard]] std::vector<Tensor> parts_of(const Tensor& buffer) const;
   /// Starts the sums that turn gradients of the local parts (undefined counts as zeros) into those
-  /// of the leaves: over tp where they are partial, then over `shard` and `replicate`, in `type`.
-  /// Collective. The result must be finished before this is destroyed.
+  /// of the leaves: over tp where they are partial, in precision.reduce, then over `shard` and
+  /// `replicate`, in precision.sent_type(). Collective. The result must be finished before this is
+  /// destroyed.
   [[nodiscard]] GradientReduction start_reduce(std::vector<Tensor> gradients,
-                                               at::ScalarType type) const;
+                                               const ShardPrecision& precision) const;
 
  private:
   friend class GradientReduction;

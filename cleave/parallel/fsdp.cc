@@ -69,7 +69,7 @@ class Buffer {
     is_allocated_ = true;
   }
   [[nodiscard]] GradientReduction start_reduce(variable_list&& gradients) const {
-    return shards_->start_reduce(std::move(gradients), precision_.reduce);
+    return shards_->start_reduce(std::move(gradients), precision_);
   }
   void record_reduced() const { shards_->record_reduced(); }
 
@@ -153,9 +153,10 @@ Gathered gathered(const std::shared_ptr<Buffer>& buffer,
 /// unless they keep their leaf's.
 ShardPrecision precision_of(const Parameters& group, const ShardPrecision& common) {
   const Parameter& p = *group.front();
-  if (p.is_int8()) return {.param = at::kChar, .reduce = common.reduce};
-  if (p.keeps_leaf_type()) return {.param = common.reduce, .reduce = common.reduce};
-  return common;
+  ShardPrecision own = common;
+  if (p.keeps_leaf_type()) own.param = common.reduce;
+  if (p.is_int8()) own.param = at::kChar;
+  return own;
 }
 
 class Fsdp;

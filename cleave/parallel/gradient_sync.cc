@@ -57,14 +57,16 @@ GradientSync::GradientSync(Parameters parameters, const Axis& dp,
   if (options.precision) {
     Parameters common, wide;
     for (const auto& p : parameters_) (p->keeps_leaf_type() ? wide : common).push_back(p);
-    const at::ScalarType leaf_type = options.precision->reduce;
     add_buckets(common, *options.precision);
-    add_buckets(wide, {.param = leaf_type, .reduce = leaf_type});
+    ShardPrecision of_leaves = *options.precision;
+    of_leaves.param = of_leaves.reduce;
+    add_buckets(wide, of_leaves);
     return;
   }
   std::map<at::ScalarType, Parameters> by_type;
   for (const auto& p : parameters_) by_type[p->leaf().scalar_type()].push_back(p);
-  for (const auto& [type, own] : by_type) add_buckets(own, {.param = type, .reduce = type});
+  for (const auto& [type, own] : by_type)
+    add_buckets(own, {.param = type, .reduce = type, .sent = {}});
 }
 
 void GradientSync::add_buckets(const Parameters& parameters, const ShardPrecision& precision) {
@@ -80,7 +82,7 @@ void GradientSync::add_buckets_over(const Parameters& parameters, const ShardPre
   // With one data-parallel rank the only sums are over tp: one bucket needs one collective.
   const bool is_alone = data_of(*parameters.front())->size() == 1;
   const int64_t most = is_alone ? std::numeric_limits<int64_t>::max() : options_.bucket_bytes;
-  const auto item = static_cast<int64_t>(at::elementSize(precision.reduce));
+  const auto item = static_cast<int64_t>(at::elementSize(precision.sent_type()));
   // A parameter that other stages use has its own bucket: all of its ranks shard it the same way.
   Parameters tied;
   if (is_zero1() && options_.pipeline != nullptr) tied = options_.pipeline->tied_parameters();
@@ -228,7 +230,7 @@ void GradientSync::start_next() {
   for (size_t i = 0; i < bucket.sums.size(); ++i) {
     gradients.push_back(std::exchange(gradient_of(bucket, i), {}));
   }
-  bucket.reduction = bucket.shards->start_reduce(std::move(gradients), bucket.precision.reduce);
+  bucket.reduction = bucket.shards->start_reduce(std::move(gradients), bucket.precision);
 }
 
 void GradientSync::begin(size_t num_micro_batches) {

@@ -19,7 +19,8 @@ struct GradientSyncOptions {
   std::optional<ShardPrecision> precision = ShardPrecision{};
   /// The pipeline that computes the gradients; it must outlive backward. Null: there is none.
   const PipelineModel* pipeline = nullptr;
-  /// A bucket is closed when the gradients of its parameters, each counted whole, reach this size.
+  /// A bucket is closed when the gradients of its parameters, each counted whole and in the type in
+  /// which they are sent, reach this size.
   int64_t bucket_bytes = int64_t{8} << 20;
 };
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "cleave/base/str.h"
+#include "cleave/mesh/scalar_type.h"
 #include "cleave/parallel/fsdp.h"
 #include "cleave/parallel/recompute.h"
 #include "cleave/parallel/zero1.h"
@@ -32,6 +33,7 @@ std::string ParallelConfig::describe() const {
   if (sequence_parallel) text += ", sequence parallel";
   if (sharding == DataSharding::kZero1) text += ", ZeRO-1";
   if (sharding == DataSharding::kFsdp) text += ", FSDP";
+  if (reduce_type && dp > 1) text += str(", ", name(dtype_of(*reduce_type)), " gradient sync");
   if (recompute == RecomputeKind::kFull) text += ", blocks recomputed";
   if (recompute == RecomputeKind::kSelective) text += ", attention recomputed";
   if (lora) text += str(", ", lora->describe());
@@ -99,17 +101,20 @@ Parallelized parallelize(Layer& model, const std::vector<Layer*>& sequence,
   if (config.recompute == RecomputeKind::kFull) {
     for (const size_t block : blocks_of(sequence)) recompute(*sequence[block]);
   }
-  const ShardPrecision precision{.param = config.compute_type, .reduce = config.leaf_type()};
+  const ShardPrecision precision{
+      .param = config.compute_type, .reduce = config.leaf_type(), .sent = config.reduce_type};
   if (config.sharding == DataSharding::kFsdp) {
     for (const auto& stage : out.pipeline->local_stages()) {
       fully_shard(stage, axes.dp, {.precision = precision});
     }
   }
   const Parameters trained = trained_of(out.parameters());
-  out.gradients = std::make_shared<GradientSync>(
-      trained, axes.dp,
-      GradientSyncOptions{
-          .sharding = config.sharding, .precision = precision, .pipeline = out.pipeline.get()});
+  out.gradients =
+      std::make_shared<GradientSync>(trained, axes.dp,
+                                     GradientSyncOptions{.sharding = config.sharding,
+                                                         .precision = precision,
+                                                         .pipeline = out.pipeline.get(),
+                                                         .bucket_bytes = config.bucket_bytes});
   sum_during_backward(out.gradients, out.pipeline->local_layers());
   const OptimizerOptions settings = with_matrices(optimizer, sequence);
   if (config.sharding == DataSharding::kZero1) {

@@ -41,6 +41,7 @@ constexpr std::array kFitted{FittedField{"matrix_share", &FittedConstants::matri
 
 constexpr std::array kSpeeds{"fp32", "bf16", "fp8"};
 constexpr double kMaxRate = 1e18;
+constexpr int64_t kMostDevices = 1 << 20;
 
 void read_speeds(const Json& json, Cluster& c) {
   for (size_t i = 0; i < json.size(); ++i) {
@@ -72,7 +73,6 @@ bool read_size(const std::string& key, const Json& value, Cluster& c) {
 }
 
 void read_field(const std::string& key, const Json& value, Cluster& c) {
-  constexpr int64_t kMostDevices = 1 << 20;
   if (read_size(key, value, c)) return;
   if (key == "name") {
     c.name = value.as_string();
@@ -114,9 +114,12 @@ void complete(const Json& json, Cluster& c) {
 }
 
 /// The preset that the key "base" names; without it an empty one.
-Cluster base_of(const Json& json) {
+Cluster base_of(const Json& json, const MeasureHere& here) {
   if (!json.has("base")) return {};
   const std::string name = json.at("base").as_string();
+  if (name == "here" && here) {
+    return here(static_cast<int>(json.at("devices_per_host").as_int(1, kMostDevices)));
+  }
   for (const Cluster& c : cluster_presets()) {
     if (c.name == name) return c;
   }
@@ -156,14 +159,14 @@ Cluster cluster_preset(const std::string& name) {
                                 list_text(cluster_names()), ", here or a JSON file"));
 }
 
-Cluster read_cluster(const std::string& name_or_file) {
-  if (name_or_file.ends_with(".json")) return cluster_of(Json::parse_file(name_or_file));
+Cluster read_cluster(const std::string& name_or_file, const MeasureHere& here) {
+  if (name_or_file.ends_with(".json")) return cluster_of(Json::parse_file(name_or_file), here);
   return cluster_preset(name_or_file);
 }
 
-Cluster cluster_of(const Json& json) {
+Cluster cluster_of(const Json& json, const MeasureHere& here) {
   if (!json.is(Json::Type::kObject)) json.fail("expected an object that describes a cluster");
-  Cluster c = base_of(json);
+  Cluster c = base_of(json, here);
   std::string changed;
   for (size_t i = 0; i < json.size(); ++i) {
     const std::string& key = json.key(i);

@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -53,13 +54,17 @@ std::vector<std::string> cluster_names();
 /// A preset. Throws Error(kUsage) with the known names.
 Cluster cluster_preset(const std::string& name);
 
+/// This host as a cluster of hosts with `devices_per_host` ranks, measured by the call.
+using MeasureHere = std::function<Cluster(int devices_per_host)>;
+
 /// A preset or a file. Throws Error(kUsage) for an unknown name, Error(kIo) or Error(kFormat) for
 /// a file.
-Cluster read_cluster(const std::string& name_or_file);
+Cluster read_cluster(const std::string& name_or_file, const MeasureHere& here = {});
 
 /// A cluster from JSON: {"base": PRESET, FIELD: VALUE, ...}. Sizes are numbers of bytes or texts
 /// like "80GB", "80GiB" and "80G". Without "base", memory, matrix_flops, memory_rate,
-/// host_link_rate and net_link_rate are required. Throws Error(kFormat).
-Cluster cluster_of(const Json& json);
+/// host_link_rate and net_link_rate are required. With `here`, PRESET may be "here"; it needs
+/// "devices_per_host". Throws Error(kFormat).
+Cluster cluster_of(const Json& json, const MeasureHere& here = {});
 
 }  // namespace cleave::inline planner

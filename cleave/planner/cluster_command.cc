@@ -38,7 +38,8 @@ ClusterTask task_of(const PlanOptions& o, const Cluster& cluster) {
   run.global_batch = o.batch_size;
   run.seq_len = o.seq_len;
   run.overlaps_dp = run.regathers = true;
-  run.gradient_bytes = run.sync_bytes = 4;
+  run.gradient_bytes = 4;
+  run.sync_bytes = o.reduce_dtype == "bf16" ? 2 : 4;
   const double moments = o.optimizer == "sgd" ? 0 : 8;
   if (o.dtype == "fp32") {
     run.type = MatrixType::kFp32;

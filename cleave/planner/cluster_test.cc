@@ -44,6 +44,25 @@ TEST(ClusterFile, Base_GivesWhatTheFileDoesNot) {
   EXPECT_EQ(c.fitted.memory_share, base.fitted.memory_share);
 }
 
+// A file over "here" changes what was measured, such as the network between such hosts.
+TEST(ClusterFile, BaseHere_IsMeasuredForTheDevicesOfAHost) {
+  int measured_for = 0;
+  const auto here = [&](int devices) {
+    measured_for = devices;
+    Cluster c = cluster_preset("h200");
+    c.name = "here";
+    return c;
+  };
+  const auto read = [&](const char* text) { return cluster_of(Json::parse(text, "f"), here); };
+  const Cluster c = read(R"({"base": "here", "devices_per_host": 3, "net_link_rate": "25MB"})");
+  EXPECT_EQ(measured_for, 3);
+  EXPECT_EQ(c.name, "here");
+  EXPECT_EQ(c.net_link_rate, 25e6);
+  EXPECT_EQ(c.memory_rate, cluster_preset("h200").memory_rate);
+  EXPECT_THROW(read(R"({"base": "here"})"), Error);  // of how many devices is not said
+  EXPECT_THROW(parse(R"({"base": "here", "devices_per_host": 3})"), Error);
+}
+
 TEST(ClusterFile, Sources_SayWhatTheFileChanges) {
   const Cluster c = parse(R"({"base": "h200", "name": "ours", "memory": "80GB"})");
   EXPECT_EQ(c.sources.size(), cluster_preset("h200").sources.size() + 1);

@@ -115,6 +115,16 @@ TEST(Forecast, DataParallel_SendsEveryGradientOnceAndKeepsWhatShardingLeaves) {
   EXPECT_EQ(fsdp.dp.bytes, 3 * 2 * num_weights());  // gathered twice, summed once
 }
 
+// Gradients cross dp in half the bytes; gathered weights stay in fp32.
+TEST(Forecast, GradientsInBf16_SendHalfTheBytes) {
+  const auto sent = [](DataSharding sharding) {
+    return of_first_rank({.dp = 2, .sharding = sharding, .reduce_type = at::kBFloat16}).dp.bytes;
+  };
+  EXPECT_EQ(sent(DataSharding::kNone), 2 * num_weights());
+  EXPECT_EQ(sent(DataSharding::kZero1), num_weights() + 2 * num_weights());
+  EXPECT_EQ(sent(DataSharding::kFsdp), num_weights() + 2 * 2 * num_weights());
+}
+
 TEST(Forecast, Pipeline_HoldsMicroBatchesOfLaterStagesAndSendsActivations) {
   const StepShape step{.batch_size = 6, .micro_batch_size = 1, .seq_len = 8};
   const Json config = Json::parse(kLlama, "config.json");
@@ -172,6 +182,14 @@ TEST(CrossHostWarning, TensorParallelOverHosts_NamesTheSizesThatStayOnOneHost) {
 /// A search's machine, whatever its layouts need.
 auto always(const Machine& machine) {
   return [machine](const MeasuredRun& /*run*/) { return machine; };
+}
+
+// The closed form: 20 ms of the network's bytes, from 256 KiB to 8 MiB.
+TEST(BucketBytes, OfANetwork_TakeTwentyMilliseconds) {
+  EXPECT_EQ(bucket_bytes_at(25e6), 500'000);
+  EXPECT_EQ(bucket_bytes_at(125e6), 2'500'000);
+  EXPECT_EQ(bucket_bytes_at(1e6), 256 << 10);
+  EXPECT_EQ(bucket_bytes_at(1e10), 8 << 20);
 }
 
 TEST(RankLayouts, FourRanks_AreListedBestFirstWithReasonsForThoseRefused) {

@@ -43,6 +43,13 @@ DataSharding sharding_of(const LayoutOptions& o) {
 
 }  // namespace
 
+std::optional<at::ScalarType> reduce_type_of(const LayoutOptions& o) {
+  if (o.reduce_dtype.empty()) return std::nullopt;
+  CLEAVE_CHECK(o.reduce_dtype == "fp32" || o.reduce_dtype == "bf16", Code::kUsage,
+               "--reduce-dtype ", o.reduce_dtype, " is unknown; choose fp32 or bf16");
+  return o.reduce_dtype == "bf16" ? at::kBFloat16 : at::kFloat;
+}
+
 ParallelConfig make_parallel_config(const LayoutOptions& o, const Model& model,
                                     at::ScalarType compute_type, int world_size) {
   ParallelConfig l{.pp = o.pp,
@@ -53,13 +60,19 @@ ParallelConfig make_parallel_config(const LayoutOptions& o, const Model& model,
                    .sequence_parallel = o.sequence_parallel,
                    .sharding = sharding_of(o),
                    .recompute = recompute_from_name(o.recompute),
-                   .compute_type = compute_type};
+                   .compute_type = compute_type,
+                   .reduce_type = reduce_type_of(o)};
   const bool is_whole_world = world_size == 0 || l.num_ranks() == world_size;
   CLEAVE_CHECK(is_whole_world, Code::kShape, "tp=", l.tp, " x pp=", l.pp, " x dp=", l.dp, " needs ",
                l.num_ranks(), " ranks; the launcher started ", world_size);
   if (!o.schedule_pp.empty() && o.pp == 1) {
     warn_once("--schedule-pp ", o.schedule_pp,
               " orders a pipeline's work and pp=1: it has no effect; give --pp 2 or more");
+  }
+  if (l.reduce_type && l.dp == 1) {
+    warn_once("--reduce-dtype ", o.reduce_dtype,
+              " is for gradients that pass between data-parallel ranks and dp=1: it has no effect; "
+              "give --dp 2 or more");
   }
   if (l.tp == 1 && (o.sequence_parallel || !o.plan.empty())) {
     warn_once(

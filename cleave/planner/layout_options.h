@@ -15,6 +15,10 @@ namespace cleave::inline planner {
 ParallelConfig make_parallel_config(const LayoutOptions& options, const Model& model,
                                     at::ScalarType compute_type, int world_size);
 
+/// The type of --reduce-dtype; nothing without it. Throws Error(kUsage) for a type that it does not
+/// take.
+std::optional<at::ScalarType> reduce_type_of(const LayoutOptions& options);
+
 /// The adapters that flags ask for; none without --lora. Throws Error(kUsage) for the other flags
 /// of adapters without it.
 std::optional<LoraOptions> lora_from(const LoraFlags& flags);

@@ -90,4 +90,20 @@ Machine measure_machine(const Axis& everyone, at::ScalarType type, at::Device de
   return machine;
 }
 
+int64_t bucket_bytes_at(double bytes_per_s) {
+  constexpr double kBucketS = 0.02;
+  constexpr double kLeast = 256 << 10;
+  const auto most = static_cast<double>(ParallelConfig{}.bucket_bytes);
+  return static_cast<int64_t>(std::clamp(bytes_per_s * kBucketS, kLeast, most));
+}
+
+int64_t measure_bucket_bytes(const Axis& dp, const Axis& everyone) {
+  const at::NoGradGuard no_grad;
+  const Tensor probe = at::ones({1 << 17});
+  const double own_s = shortest_s(2, [&] { return dp.all_reduce(probe, "measured bytes"); });
+  const Tensor slowest =
+      everyone.all_reduce(at::scalar_tensor(own_s, at::kDouble), "measured bytes", ReduceOp::kMax);
+  return bucket_bytes_at(static_cast<double>(probe.nbytes()) / slowest.item<double>());
+}
+
 }  // namespace cleave::inline planner

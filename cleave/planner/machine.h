@@ -32,6 +32,15 @@ struct MeasuredRun {
 Machine measure_machine(const Axis& everyone, at::ScalarType type, at::Device device,
                         const MeasuredRun& run);
 
+/// Bytes of a bucket of gradients if ranks sum `bytes_per_s` of them: what they sum in 20 ms, at
+/// least 256 KiB, at most the default of ParallelConfig. Smaller buckets start earlier in backward
+/// and leave less to send after it; each one waits for a few messages.
+int64_t bucket_bytes_at(double bytes_per_s);
+
+/// The same from a measurement on all ranks at the same time: three sums of 512 KiB over `dp`. The
+/// slowest rank counts. Collective over both axes, of which `everyone` has all ranks.
+int64_t measure_bucket_bytes(const Axis& dp, const Axis& everyone);
+
 /// Seconds of a step of rank 0.
 struct StepTime {
   /// By TimeKind. Collectives are the messages, as if none overlapped with compute, and the wait

@@ -21,6 +21,7 @@ struct LayoutOptions {
   int zero = 0;                    ///< 1: shards master weights and moments over dp
   bool fsdp = false;               ///< shards weights and gradients too
   std::string recompute = "none";
+  std::string reduce_dtype;  ///< in which gradients cross dp; empty = that of master weights
 };
 
 /// The options of `cleave plan`.
@@ -49,7 +50,8 @@ struct PlanOptions : LayoutOptions, LoraFlags {
 
 namespace cleave::option {
 
-/// The options of LayoutOptions. The ranks compare the layout that follows from them.
+/// The options of LayoutOptions, but for --reduce-dtype, which stands beside --dtype. The ranks
+/// compare the layout that follows from them.
 inline std::vector<Row> rows(LayoutOptions& o) {
   return {
       tensor_parallel(&o.tp),
@@ -77,6 +79,15 @@ inline Row optimizer(std::string* target) {
   return {target, "optimizer", "", help, "", Choices{"adamw", "adam", "sgd", "muon"}, kMustMatch};
 }
 
+/// --reduce-dtype.
+inline Row reduce_dtype(std::string* target) {
+  const char* const help =
+      "dtype in which gradients pass between data-parallel ranks; bf16 sends half the bytes, and "
+      "sums are still made in fp32";
+  return {target,    "reduce-dtype", "", help, "that of master weights", Choices{"fp32", "bf16"},
+          kMustMatch};
+}
+
 /// Ranks that `cleave plan` takes: those of a run, more with --cluster.
 inline constexpr Limits kClusterRanks{.low = 1, .high = 1e6};
 inline constexpr Limits kClusterRankIds{.low = 0, .high = 1e6 - 1};
@@ -94,6 +105,7 @@ inline std::vector<Section> sections(PlanOptions& o) {
         {&o.seq_len, "seq-len", "N", "tokens per sequence", "", kLength},
         {&o.dtype, "dtype", "", "dtype of forward and backward", "",
          Choices{"fp32", "bf16", "fp16", "fp64"}},
+        reduce_dtype(&o.reduce_dtype),
         optimizer(&o.optimizer)}},
       {"layout", joined({{&o.ranks, "ranks", "N", "instead list all layouts of N ranks, best first",
                           "off", kClusterRanks},

@@ -236,7 +236,8 @@ class SearchProgress {
 
 std::vector<LayoutCandidate> all_layouts(const PlanOptions& o, const Json& config, int64_t limit) {
   LayoutSearch search{.num_ranks = o.ranks, .step = step_of(o), .limit = limit};
-  search.common = {.compute_type = type_of(o), .lora = lora_from(o)};
+  search.common = {
+      .compute_type = type_of(o), .reduce_type = reduce_type_of(o), .lora = lora_from(o)};
   search.measure = [&](const MeasuredRun& run) {
     return machine_here(search.common.compute_type, o.ranks, run);
   };
@@ -267,14 +268,14 @@ double copy_rate() {
   return 2.0 * kElements * sizeof(float) / best_s;
 }
 
-/// This host as a cluster of one host, of which each rank has a share.
-Cluster cluster_here(const PlanOptions& o) {
-  const double ranks = o.ranks;
+/// This host as a cluster of hosts with `devices` ranks, of which each has a share of its host.
+Cluster cluster_here(const PlanOptions& o, int devices) {
+  const double ranks = devices;
   const Machine machine = machine_here(type_of(o), 2, {});
   Cluster c;
   c.name = "here";
   c.sources = {"measured now: matrix products, copies, collectives of two ranks"};
-  c.devices_per_host = o.ranks;
+  c.devices_per_host = devices;
   c.memory_bytes = static_cast<double>(memory_here()) / ranks;
   c.matrix_flops.fill(machine.flops / ranks);
   c.vector_flops = machine.flops / ranks;
@@ -293,8 +294,9 @@ Cluster cluster_here(const PlanOptions& o) {
 void plan(const PlanOptions& o) {
   if (!o.runs.empty()) return plan_runs(o);
   if (!o.cluster.empty()) {
+    const auto here = [&](int devices) { return cluster_here(o, devices); };
     return plan_on_cluster(o, config_of(o),
-                           o.cluster == "here" ? cluster_here(o) : read_cluster(o.cluster));
+                           o.cluster == "here" ? here(o.ranks) : read_cluster(o.cluster, here));
   }
   const Json config = config_of(o);
   if (o.dry_run) return plan_rank(o, config);

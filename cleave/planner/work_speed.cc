@@ -171,7 +171,7 @@ KindSeconds WorkSpeed::seconds_of(const OpWork& work) const {
 
 namespace {
 
-constexpr int kRuns = 5;
+constexpr int kRuns = 3;
 
 /// Memory as large as this rank's share of the last cache, or all that a rank of a run has.
 class OtherMemory {
@@ -365,13 +365,17 @@ class Measurement {
   void run_shapes(const std::map<Shape, double>& work, double most_flops,
                   std::map<Shape, KindSeconds>& out) {
     constexpr size_t kMostShapes = 32;
-    for (const Shape& shape : heaviest(work, kMostShapes)) {
-      const Shape part = part_of(shape, most_flops);
-      run([&] {
-        KindSeconds seconds{};
-        add_seconds(seconds, measured(part, other_), flops_of(shape) / flops_of(part));
-        out.emplace(shape, seconds);
-      });
+    constexpr int kRounds = 2;  // another program may disturb all runs of a shape in one of them
+    for (int round = 0; round < kRounds; ++round) {
+      for (const Shape& shape : heaviest(work, kMostShapes)) {
+        const Shape part = part_of(shape, most_flops);
+        run([&] {
+          KindSeconds seconds{};
+          add_seconds(seconds, measured(part, other_), flops_of(shape) / flops_of(part));
+          const auto [known, is_new] = out.emplace(shape, seconds);
+          if (!is_new && total_of(seconds) < total_of(known->second)) known->second = seconds;
+        });
+      }
     }
   }
 

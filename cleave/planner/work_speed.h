@@ -55,9 +55,10 @@ MatrixWork part_of(MatrixWork shape, double most_flops);
 AttentionWork part_of(AttentionWork shape, double most_flops);
 
 /// Measures the speeds that `work` needs on the first ranks of `everyone`, as many as the host has
-/// CPUs, at the same time: its 32 products and 32 attentions with the most flops, each six times
-/// (of larger ones a part, which takes 8 ms at the speed `flops`), and passes over working sets of
-/// up to `rank_bytes`, a rank's memory. `flops`: of a rank, the same on all. Collective. CPU only.
+/// CPUs, at the same time: its 32 products and 32 attentions with the most flops, each eight times
+/// in two rounds (of larger ones a part, which takes 8 ms at the speed `flops`), and passes over
+/// working sets of up to `rank_bytes`, a rank's memory. `flops`: of a rank, the same on all.
+/// Collective. CPU only.
 WorkSpeed measure_work(const Axis& everyone, const OpWork& work, double flops, int64_t rank_bytes);
 
 }  // namespace cleave::inline planner

@@ -93,6 +93,8 @@ TEST(Forecast, MemoryOfARun_IsWithinTenPercent) {
           ParallelConfig{.tp = 2, .compute_type = at::kBFloat16},
           ParallelConfig{.dp = 2, .compute_type = at::kBFloat16},
           ParallelConfig{.dp = 2, .sharding = zero1, .compute_type = at::kBFloat16},
+          ParallelConfig{.dp = 2, .reduce_type = at::kBFloat16},
+          ParallelConfig{.dp = 2, .sharding = fsdp, .reduce_type = at::kBFloat16},
           ParallelConfig{.pp = 2, .dp = 2, .sharding = fsdp, .compute_type = at::kBFloat16}}) {
       largest = std::max(largest, expect_forecast(config, layout));
     }

@@ -163,7 +163,8 @@ inline std::vector<Row> optimizer_rows(TrainOptions& o) {
           {&o.dtype, "dtype", "",
            "dtype of weights and activations; bf16 and fp16 keep fp32 master weights, fp16 scales "
            "the loss",
-           "", Choices{"fp32", "bf16", "fp16", "fp64"}, kMustMatch}};
+           "", Choices{"fp32", "bf16", "fp16", "fp64"}, kMustMatch},
+          reduce_dtype(&o.reduce_dtype)};
 }
 
 /// What is written when.

@@ -8,6 +8,7 @@
 #include "cleave/base/clock.h"
 #include "cleave/base/log.h"
 #include "cleave/base/resource_limits.h"
+#include "cleave/comm/bootstrap/environment.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/train/finite_check.h"
 #include "cleave/train/summary.h"
@@ -21,6 +22,20 @@ constexpr int64_t kLeastSpace = int64_t{96} << 20;
 
 /// Below this scale, an overflow is not caused by the scaling.
 constexpr double kLeastLossScale = 1.0 / 1024;
+
+/// The layout, with buckets for the network if gradients are summed between hosts. Their sums have
+/// the same bits with any buckets; but the shards of ZeRO-1, and with them the order of the norm's
+/// sum, must not depend on a measurement.
+ParallelConfig with_buckets(const TrainSetup& setup, const Axis& dp, const Axis& everyone) {
+  ParallelConfig layout = setup.layout;
+  const auto environment = read_environment();
+  const bool is_over_hosts = environment && environment->local_world_size < everyone.size();
+  const bool is_on_cpu = device_of(setup.options.device).is_cpu();
+  if (is_over_hosts && is_on_cpu && layout.dp > 1 && layout.sharding == DataSharding::kNone) {
+    layout.bucket_bytes = measure_bucket_bytes(dp, everyone);
+  }
+  return layout;
+}
 
 }  // namespace
 
@@ -38,7 +53,8 @@ Trainer::Trainer(const TrainSetup& setup, World& world)
       mesh_(Mesh::build(
           world, {{"pp", setup.layout.pp}, {"dp", setup.layout.dp}, {"tp", setup.layout.tp}})),
       everyone_(mesh_.flatten(world, {"pp", "dp", "tp"}, "world")),
-      rank_(make_model(setup.config), setup.layout, mesh_, world, setup.optimizer),
+      rank_(make_model(setup.config), with_buckets(setup, mesh_["dp"], everyone_), mesh_, world,
+            setup.optimizer),
       state_(setup),
       batches_(setup, mesh_["dp"], state_.reference),
       stop_(everyone_),

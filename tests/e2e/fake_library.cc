@@ -71,6 +71,7 @@ extern "C" void cleave_train(const cleave::TrainOptions& o) {
                           {"clip", o.clip},
                           {"ema", o.ema},
                           {"dtype", o.dtype},
+                          {"reduce-dtype", o.reduce_dtype},
                           {"seed", o.seed},
                           {"lora", o.lora},
                           {"lora-alpha", o.lora_alpha},

@@ -219,9 +219,46 @@ TEST(Hosts, TensorParallelInsideAHost_UsesNoSocket) {
   }
 }
 
+// Embeddings of 257 ids; in each of six layers q, k, v and o, the MLP and two norms; a norm.
+constexpr int64_t kWeightsOfTiny =
+    int64_t{256} * (257 + 6 * (256 + 2 * 128 + 256 + 3 * 688 + 2) + 1);  // 4.42 million
+
+/// Runs 2 and 5 steps with run(steps) and expects that a host receives `want` bytes in a step over
+/// the cable. The difference of the runs leaves out the start, which is the same.
+template <class Run>
+void expect_bytes_of_a_step(const TwoHosts& hosts, int64_t want, const Run& run) {
+  constexpr std::array<int, 3> kSteps{0, 2, 5};
+  std::array<std::array<int64_t, 3>, 2> received{};
+  for (size_t i = 0; i < 3; ++i) {
+    if (kSteps.at(i) > 0) run(kSteps.at(i));
+    for (const int host : {0, 1}) {
+      received.at(static_cast<size_t>(host)).at(i) = hosts.cable_bytes(host);
+    }
+  }
+  for (const int host : {0, 1}) {
+    const auto& own = received.at(static_cast<size_t>(host));
+    const int64_t bytes = (own[2] - own[1] - (own[1] - own[0])) / 3;
+    // Headers, heartbeats and small collectives come on top.
+    EXPECT_GT(bytes, want * 95 / 100) << "host " << host;
+    EXPECT_LT(bytes, want * 13 / 10) << "host " << host;
+    note_measured("bytes that host ", host, " received over the cable in a step: ", bytes);
+  }
+}
+
+/// Expects that two runs of `num` steps have the same losses and norms.
+void expect_same_steps(const std::string& run, const std::string& other, size_t num) {
+  const auto got = metrics_of(run), want = metrics_of(other);
+  ASSERT_EQ(got.size(), num);
+  ASSERT_EQ(want.size(), num);
+  for (size_t i = 0; i < num; ++i) {
+    EXPECT_EQ(got[i]["loss"], want[i]["loss"]) << i;
+    EXPECT_EQ(got[i]["grad_norm"], want[i]["grad_norm"]) << i;
+  }
+}
+
 // Oracles: the same ranks as threads of one process, and the closed form of the bytes: each host
 // sends its sum of the gradients, or the result, to the other one once, not once for each of its
-// ranks. The difference of two runs leaves out the start, which is the same.
+// ranks.
 TEST(Hosts, DataParallelOverHosts_SendsTheGradientsOnceEachWay) {
   const TwoHosts hosts;
   if (!hosts.exist()) GTEST_SKIP() << "network namespaces cannot be made here";
@@ -231,35 +268,32 @@ TEST(Hosts, DataParallelOverHosts_SendsTheGradientsOnceEachWay) {
                  {"--model", "llama-tiny", "--dp", "4", "--steps", std::to_string(steps)});
   };
   ASSERT_EQ(run_cleave(run_of("one", 5), {.deadline_s = kDeadlineS}).exit_code, 0);
-  const auto bytes_of = [&](const std::string& out, int steps) {
-    std::array<int64_t, 2> before{}, after{};
-    for (const int host : {0, 1}) before[static_cast<size_t>(host)] = hosts.cable_bytes(host);
-    for (const RunResult& ran : run_four(hosts, run_of(out, steps))) {
+  // Once for each rank would be twice.
+  expect_bytes_of_a_step(hosts, kWeightsOfTiny * 4, [&](int steps) {
+    for (const RunResult& ran : run_four(hosts, run_of(str("steps-", steps), steps))) {
       EXPECT_EQ(ran.exit_code, 0) << ran.err;
     }
-    for (const int host : {0, 1})
-      after[static_cast<size_t>(host)] =
-          hosts.cable_bytes(host) - before[static_cast<size_t>(host)];
-    return after;
+  });
+  expect_same_steps(folder / "steps-5", folder / "one", 5);
+}
+
+// Oracles: the same ranks as threads of one process, and the closed form of the bytes: each host
+// sends half of its gradients and half of the sums, in two bytes an element.
+TEST(Hosts, GradientsInBf16_TakeTwoBytesAnElementBetweenHosts) {
+  const TwoHosts hosts;
+  if (!hosts.exist()) GTEST_SKIP() << "network namespaces cannot be made here";
+  const TempFolder folder;
+  const auto run_of = [&](const std::string& out, int steps) {
+    return train(folder / out, {"--model", "llama-tiny", "--dp", "2", "--reduce-dtype", "bf16",
+                                "--steps", std::to_string(steps)});
   };
-  const auto few = bytes_of("two", 2), many = bytes_of("five", 5);
-  const auto want = metrics_of(folder / "one"), got = metrics_of(folder / "five");
-  ASSERT_EQ(got.size(), 5U);
-  for (size_t i = 0; i < got.size(); ++i) {
-    EXPECT_EQ(got[i]["loss"], want[i]["loss"]) << i;
-    EXPECT_EQ(got[i]["grad_norm"], want[i]["grad_norm"]) << i;
-  }
-  // Embeddings of 257 ids; in each of six layers q, k, v and o, the MLP and two norms; a norm.
-  constexpr int64_t kWeights =
-      int64_t{256} * (257 + 6 * (256 + 2 * 128 + 256 + 3 * 688 + 2) + 1);  // 4.42 million
-  constexpr int64_t kGradients = kWeights * 4;                             // in fp32
-  for (const int host : {0, 1}) {
-    const int64_t bytes = (many[static_cast<size_t>(host)] - few[static_cast<size_t>(host)]) / 3;
-    // Headers, heartbeats and small collectives come on top. Once for each rank would be twice.
-    EXPECT_GT(bytes, kGradients * 95 / 100) << "host " << host;
-    EXPECT_LT(bytes, kGradients * 13 / 10) << "host " << host;
-    note_measured("bytes that host ", host, " received over the cable in a step: ", bytes);
-  }
+  ASSERT_EQ(run_cleave(run_of("one", 5), {.deadline_s = kDeadlineS}).exit_code, 0);
+  expect_bytes_of_a_step(hosts, kWeightsOfTiny * 2, [&](int steps) {
+    const HostResults ran = run_both(hosts, run_of(str("steps-", steps), steps), "by hand");
+    EXPECT_EQ(ran.first.exit_code, 0) << ran.first.err;
+    EXPECT_EQ(ran.second.exit_code, 0) << ran.second.err;
+  });
+  expect_same_steps(folder / "steps-5", folder / "one", 5);
 }
 
 // The other rank of the host waits in shared memory, those of the other host at a socket.

@@ -29,6 +29,9 @@ def train(rng):
     if maybe(rng, 0.25):
         math["eval-every"] = rng.randint(1, 3)
     layout = draw_layout(rng, model, math["batch-size"])
+    # Its roundings are those that the bounds of bf16 allow; other dtypes round less.
+    if math["dtype"] == "bf16" and layout.get("dp", 1) > 1 and maybe(rng, 0.4):
+        layout["reduce-dtype"] = "bf16"
     other = {"processes": True} if maybe(rng, 0.08) else {}
     other |= draw_config(rng) | draw_plan(rng, layout, model)
     return {"model": model, "data": data, "math": math, "layout": layout, "other": other}

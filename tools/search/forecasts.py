@@ -9,7 +9,8 @@ from program import Failure, Refused
 from runs import words_of
 
 # Flags of a training case that `plan` has too.
-LAYOUT = {"tp", "dp", "pp", "ep", "sequence-parallel", "virtual-pipeline", "schedule-pp", "zero", "fsdp", "recompute"}
+LAYOUT = {"tp", "dp", "pp", "ep", "sequence-parallel", "virtual-pipeline", "schedule-pp", "zero", "fsdp", "recompute",
+          "reduce-dtype"}
 OF_PLAN = LAYOUT | {"batch-size", "micro-batch-size", "seq-len", "dtype", "optimizer", "lora", "lora-alpha", "lora-targets",
                     "lora-dropout", "lora-base", "rslora", "dora"}
 

@@ -346,35 +346,34 @@ void TcpReplicator::record_failure(const Peer& peer, const Error& cause) {
 }
 
 void TcpReplicator::answer_requests() {
-  for (const auto& peer : peers_) {
-    if (peer && peer->is_open && peer->decoder.last_request() != peer->num_answered)
-      enqueue_snapshot(*peer);
-  }
+  send_snapshot([](const Peer& peer) { return peer.decoder.last_request() != peer.num_answered; });
 }
 
 void TcpReplicator::send_heartbeats() {
-  for (const auto& peer : peers_) {
-    if (!peer || !peer->is_open) continue;
-    {
-      // Do not queue another snapshot for a peer that does not read.
-      const std::lock_guard lock(peer->mutex);
-      if (!peer->queue.empty()) continue;
-    }
-    enqueue_snapshot(*peer);
-  }
+  send_snapshot([](Peer& peer) {
+    // Do not queue another snapshot for a peer that does not read.
+    const std::lock_guard lock(peer.mutex);
+    return peer.queue.empty();
+  });
 }
 
-void TcpReplicator::enqueue_snapshot(Peer& peer) {
-  std::vector<uint32_t> groups;
-  {
-    const std::lock_guard lock(groups_mutex_);
-    groups = groups_;
+/// One snapshot for all: it looks at every rank's channels, so one for each would take the square
+/// of the number of ranks. Requests that it answers came before it.
+template <class Wants>
+void TcpReplicator::send_snapshot(const Wants& wants) {
+  std::vector<std::byte> state;
+  for (const auto& peer : peers_) {
+    if (!peer || !peer->is_open || !wants(*peer)) continue;
+    if (state.empty()) {
+      const std::lock_guard lock(groups_mutex_);
+      state = take_snapshot(*segment_, rank_, groups_);
+    }
+    Outgoing outgoing;
+    outgoing.frame.kind = FrameKind::kSnapshot;
+    outgoing.frame.number = peer->num_answered = peer->decoder.last_request();
+    outgoing.body_copy = state;
+    enqueue(*peer, std::move(outgoing));
   }
-  Outgoing outgoing;
-  outgoing.frame.kind = FrameKind::kSnapshot;
-  outgoing.frame.number = peer.num_answered = peer.decoder.last_request();
-  outgoing.body_copy = take_snapshot(*segment_, rank_, groups);
-  enqueue(peer, std::move(outgoing));
 }
 
 void TcpReplicator::broadcast_failure() {
@@ -400,9 +399,9 @@ void TcpReplicator::broadcast_failure() {
 }
 
 void TcpReplicator::send_close() {
+  send_snapshot([](const Peer&) { return true; });
   for (const auto& peer : peers_) {
     if (!peer || !peer->is_open) continue;
-    enqueue_snapshot(*peer);
     Outgoing outgoing;
     outgoing.frame.kind = FrameKind::kClose;
     enqueue(*peer, std::move(outgoing));

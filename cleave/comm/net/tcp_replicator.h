@@ -74,7 +74,9 @@ class TcpReplicator {
   static void flush(Peer& peer);
   void answer_requests();
   void send_heartbeats();
-  void enqueue_snapshot(Peer& peer);
+  /// Sends this rank's state to the open peers of which wants(peer) is true.
+  template <class Wants>
+  void send_snapshot(const Wants& wants);
   void broadcast_failure();
   void send_close();
   [[nodiscard]] bool is_done() const;
