@@ -372,11 +372,13 @@ def gguf(rng):
     case = generate(rng)
     model = case["model"]
     if model.get("family") != "gpt2":
-        model["family"] = rng.choice(("llama", "llama", "qwen2", "qwen3", "mistral", "phi3"))
+        model["family"] = rng.choice(("llama", "llama", "qwen2", "qwen3", "mistral", "phi3", "smollm3"))
         ropes = ("default", "longrope") if model["family"] == "phi3" else ("parameters", "linear", "llama3", "yarn")
         model["rope"] = rng.choice(("default", *ropes))
         for name in ("activation", "mlp_bias", "attention_bias", "window", "experts"):
             model.pop(name, None)
+        if model["family"] == "smollm3":  # llama.cpp has no other choice
+            model.update({"no_rope_every": 4, "layers": rng.choice((2, 4, 5))})
     for name in ("activation", "scale_by_layer", "unscaled"):
         model.pop(name, None)
     dtype = rng.choice(("", "", "fp32", "bf16", "fp16", "q8_0", "q8_0", "q4_k_m"))
