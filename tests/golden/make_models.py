@@ -322,7 +322,7 @@ def passes(model, spec, name):
         logits = result.logits.detach().numpy()
         if padded and logits.ndim == 3:
             logits = (logits.astype(np.float64) @ counter.directions(logits.shape[-1])).astype(np.float32)
-        if stream != "padid":
+        if stream != "padid" and not name.endswith("-aux"):
             out[prefix + "logits"] = logits
         out[prefix + "loss"] = result.loss.detach().numpy().reshape(1)
         if name.endswith("-aux"):

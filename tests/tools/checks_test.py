@@ -1,5 +1,6 @@
 """Each check, run in a small tree with one injected fault, must name the file and line of that fault."""
 import pathlib
+import random
 import shutil
 import subprocess
 import sys
@@ -135,6 +136,13 @@ class Checks(unittest.TestCase):
         self.check("sizes", "cleave/base/a.cc:1: function of 61 lines")
         self.write("cleave/base/a.cc", "int f() {\n" + '  call();\n' * 58 + "}\n")
         self.check("sizes")
+
+    def test_sizes_of_golden_files_count_together_after_compression(self):
+        self.write("tests/golden/zeros.json", "0" * 3_000_000)
+        self.check("sizes")
+        for name in ("a.json", "sub/b.json"):  # hex digits take half a byte each
+            self.write(f"tests/golden/{name}", random.Random(name).randbytes(1_000_000).hex())
+        self.check("sizes", "tests/golden:0: 2")
 
     def test_sizes_long_file_many_parameters_and_two_bools_are_named(self):
         self.write("cleave/base/b.h", "void f(bool a, bool b);\nint g(int a, int b, int c, int d, int e, int h,\n"

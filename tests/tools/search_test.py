@@ -18,6 +18,7 @@ import one_rank  # noqa: E402
 import cases  # noqa: E402
 import confirm  # noqa: E402
 import data  # noqa: E402
+import forecasts  # noqa: E402
 import kinds  # noqa: E402
 import models  # noqa: E402
 import program  # noqa: E402
@@ -387,6 +388,53 @@ class Quantized(unittest.TestCase):
             quantized.check_gguf(original, {"x.weight": ([1, 32], row[::-1])}, "q8_0", "fp32")
         with self.assertRaises(program.Failure):
             quantized.check_gguf(original, {}, "q8_0", "fp32")
+
+
+class Forecasts(unittest.TestCase):
+    MODEL = models.full({"family": "llama", "layers": 1})
+
+    def ranks(self, layout, dtype_bytes):
+        """A dry run of a Llama on tp ranks, which share matrices and repeat norms; dp ranks repeat both or share all of it."""
+        tp, dp = layout.get("tp", 1), layout.get("dp", 1)
+        rows = []
+        for rank in range(tp * dp):
+            parameters = []
+            for name, shape in models.decoder_shapes(self.MODEL):
+                whole = math.prod(shape) // (tp if len(shape) == 2 else 1)
+                parameters.append({"name": name, "held": whole // 2 if "fsdp" in layout else whole})
+            elements = sum(p["held"] for p in parameters)
+            rows.append({"rank": rank, "pp": 0, "dp": rank // tp, "tp": rank % tp, "parameters": parameters,
+                         "elements": elements, "weights": dtype_bytes * elements})
+        return rows
+
+    def what(self, layout, dtype, rows, forecast):
+        try:
+            forecasts.expect_shares(self.MODEL, layout, rows)
+            forecasts.expect_bytes(dtype, layout, rows, [{"ranks": [{"weights": bytes_} for bytes_ in forecast]}])
+        except program.Failure as failure:
+            return failure.text
+        return "sound"
+
+    def test_sound_forecast(self):
+        # 31 x 8 embeddings and as many outputs, 4 x 8 x 8 of attention, 3 x 8 x 12 of the MLP, 3 norms of 8.
+        self.assertEqual(self.ranks({}, 4)[0]["elements"], 2 * 31 * 8 + 4 * 64 + 3 * 96 + 3 * 8)
+        for layout, dtype, each, weights in (({}, "fp32", 4, 1064 * 4), ({}, "bf16", 6, 1064 * 6), ({"dp": 2}, "fp64", 8, 1064 * 8),
+                                             ({"tp": 2}, "fp32", 4, 544 * 4), ({"dp": 2, "fsdp": True}, "bf16", 4, 532 * 4)):
+            self.assertEqual(self.what(layout, dtype, self.ranks(layout, each), [weights]), "sound", layout)
+
+    def test_wrong_forecast_is_found(self):
+        def wrong(change, layout=None, forecast=544 * 4):
+            rows = self.ranks(layout or {"tp": 2}, 4)
+            change(rows)
+            return self.what(layout or {"tp": 2}, "fp32", rows, [forecast])
+
+        self.assertIn("plan forecasts [2175]", wrong(lambda rows: None, forecast=2175))
+        self.assertIn("the same weights", wrong(lambda rows: [row["parameters"].pop() for row in rows]))
+        self.assertIn("model.norm.weight", wrong(lambda rows: rows[1]["parameters"][-2].update(held=0)))
+        self.assertIn("lm_head.weight", wrong(lambda rows: rows[0]["parameters"][-1].update(held=31 * 8)))
+        self.assertIn("rank 1 has 2177 bytes", wrong(lambda rows: rows[1].update(weights=2177)))
+        # ZeRO-1 keeps a second copy of its part, and one copy over dp.
+        self.assertIn("numbers of model.embed_tokens.weight", wrong(lambda rows: None, {"dp": 2, "zero": 1}))
 
 
 class Kills(Folder):

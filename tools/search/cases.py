@@ -222,10 +222,12 @@ def forbid_all_beams(rng, model, math):
 
 
 def draw_ep(rng, model, tp):
-    """--ep 2 or none."""
+    """--ep 2 or none. Some decoders get experts, which few models have."""
+    if models.full(model)["family"] in models.DECODERS and maybe(rng, 0.2):
+        model.update({"family": rng.choice(models.WITH_EXPERTS), "experts": rng.choice((2, 3, 5))})
     m = models.full(model)
     fits = m["family"] in models.WITH_EXPERTS and 2 * tp <= MAX_RANKS and m["experts"] >= 2
-    return {"ep": 2} if fits and maybe(rng, 0.5) else {}
+    return {"ep": 2} if fits and maybe(rng, 0.7) else {}
 
 
 def generate(rng):
@@ -266,7 +268,7 @@ def generate(rng):
     if not forbids and maybe(rng, 0.1):
         model["tokenizer"] = "bytes"
         math["stop"] = [chr(code) for code in rng.sample(range(33, 127), 20)]
-    elif not forbids and models.full(model)["family"] not in models.WITH_EXPERTS and maybe(rng, 0.1):
+    elif not forbids and models.full(model)["family"] not in models.WITH_EXPERTS and maybe(rng, 0.25):
         other["adapter"] = draw_saved_adapter(rng, model)
     other |= draw_config(rng)
     return {"model": model, "data": {}, "math": math, "layout": layout, "other": other}
@@ -289,7 +291,7 @@ def evaluate(rng):
         data = {"form": "pairs", "rows": rng.randint(1, 10), "shortest": 1,
                 "longest": rng.randint(1, 5), "seed": rng.randrange(1000)}
         math["seq-len"] = rng.choice((24, 48, 64))
-    if family not in models.WITH_EXPERTS and family != "bert" and maybe(rng, 0.15) and math["dtype"] in ("fp32", "fp64"):
+    if family not in models.WITH_EXPERTS and family != "bert" and maybe(rng, 0.3) and math["dtype"] in ("fp32", "fp64"):
         other["adapter"] = draw_saved_adapter(rng, model)
     if data.get("form") == "pairs":
         math["task"] = "dpo"
@@ -338,7 +340,7 @@ def convert(rng):
         chain[-1]["dtype"] = "fp64"
         chain.append({"format": "safetensors", "dtype": m["file_dtype"]})
     other = {"chain": chain}
-    if m["family"] not in ("bert", *models.WITH_EXPERTS) and maybe(rng, 0.2):
+    if m["family"] not in ("bert", *models.WITH_EXPERTS) and maybe(rng, 0.35):
         other["adapter"] = draw_saved_adapter(rng, model)
         chain[:] = chain[:1]
         chain[0].pop("dtype", None)
@@ -375,11 +377,13 @@ def gguf(rng):
     case = generate(rng)
     model = case["model"]
     if model.get("family") != "gpt2":
-        model["family"] = rng.choice(("llama", "llama", "qwen2", "qwen3", "mistral", "phi3"))
+        model["family"] = rng.choice(("llama", "llama", "qwen2", "qwen3", "mistral", "phi3", "smollm3"))
         ropes = ("default", "longrope") if model["family"] == "phi3" else ("parameters", "linear", "llama3", "yarn")
         model["rope"] = rng.choice(("default", *ropes))
         for name in ("activation", "mlp_bias", "attention_bias", "window", "experts"):
             model.pop(name, None)
+        if model["family"] == "smollm3":  # llama.cpp has no other choice
+            model.update({"no_rope_every": 4, "layers": rng.choice((2, 4, 5))})
     for name in ("activation", "scale_by_layer", "unscaled"):
         model.pop(name, None)
     dtype = rng.choice(("", "", "fp32", "bf16", "fp16", "q8_0", "q8_0", "q4_k_m"))
@@ -394,6 +398,7 @@ def gguf(rng):
     case["other"].update({"dtype": dtype} if dtype else {})
     for name in ("apart", "adapter"):
         case["other"].pop(name, None)
+    case["layout"].pop("ep", None)
     case["math"]["dtype"] = rng.choice(("fp32", "fp32", "fp64"))
     return {**case, "model": pruned(model, models.DEFAULTS)}
 
@@ -404,7 +409,7 @@ def verify(rng):
     if model.get("family") == "bert":
         model["head"] = rng.choice(("mlm", "classify"))
     m = models.full(model)
-    layout = {"tp": rng.choice([n for n in (1, 2, 2, 3, 4) if n <= m["heads"]]), "dp": rng.choice((1, 1, 2)), **draw_machine(rng)}
+    layout = {"tp": rng.choice([n for n in (1, 2, 2, 3, 4) if n <= m["heads"]]), "dp": rng.choice((1, 2, 2)), **draw_machine(rng)}
     layout |= draw_ep(rng, model, layout["tp"]) if layout["dp"] == 2 else {}
     if maybe(rng, 0.4):
         layout["sequence-parallel"] = True

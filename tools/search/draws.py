@@ -181,11 +181,11 @@ def draw_adapter(rng, gpt2):
 def draw_saved_adapter(rng, model):
     """A PEFT adapter that adapters.py writes. The model's file has its own dtype no more: merged weights are rounded to fp32."""
     model.pop("file_dtype", None)
-    adapter = {"rank": rng.choice((1, 2, 3, 5)), "alpha": rng.choice((1, 4, 7.5)), "seed": rng.randrange(1000)}
+    adapter = {"rank": rng.choice((1, 2, 3, 4, 5)), "alpha": rng.choice((1, 4, 7.5)), "seed": rng.randrange(1000)}
     if maybe(rng, 0.5):
         adapter["share"] = 0.5  # of the linear layers of the blocks, by their names
     for name in ("rslora", "dora"):
-        if maybe(rng, 0.3):
+        if maybe(rng, 0.4):
             adapter[name] = True
     return adapter
 

@@ -1,6 +1,8 @@
 """Runs and judges `cleave plan` and `cleave lesson`."""
 import math
 import os
+import re
+from collections import Counter
 
 import models
 import runs
@@ -34,8 +36,94 @@ def expect_sound(answers, command):
             raise Failure("number", f"{command} printed {number}")
 
 
-def num_weights(model):
-    return sum(math.prod(shape) for _, shape in models.SHAPES.get(model["family"], models.decoder_shapes)(model))
+def shapes_of(model):
+    """The shapes of the model's tensors by name; None for a family whose files have names of their own."""
+    if model["family"] == "imdb_bert":
+        return None
+    return dict(models.SHAPES.get(model["family"], models.decoder_shapes)(model))
+
+
+# Tensors that every tp rank has whole: norms, biases of sums over ranks, and tables that are not of tokens.
+WHOLE = re.compile(r"(layernorm|LayerNorm|\.norm|ln_[12f]|q_norm|k_norm)\.(weight|bias)$|(o_proj|down_proj|c_proj|output\.dense)\.bias$"
+                   r"|(wpe|(position|token_type)_embeddings|(mlp|moe)\.gate)\.weight$|(pooler|transform)\.dense\.|classifier\.")
+KEYS_AND_VALUES = re.compile(r"self_attn\.(k|v|qkv)_(proj\.(weight|bias)|norm\.weight)$")
+
+
+def copies_over_tp(model, name, tp):
+    """The least and the largest number of copies of a tensor that the tp ranks hold together."""
+    if KEYS_AND_VALUES.search(name) and model["kv_heads"] % tp and (model["family"] == "olmo2" or "norm" not in name):
+        return 1, tp  # ranks share a key and value head
+    is_vector_of_heads = model["family"] == "olmo2" and ("q_norm" in name or "k_norm" in name)
+    whole = WHOLE.search(name) and not is_vector_of_heads
+    return (tp, tp) if whole else (1, 1)
+
+
+def expect_shares(model, layout, rows):
+    """The ranks of a dry run hold each weight of the config as often as the layout says.
+
+    `rows`: one of each rank. ZeRO-1 and FSDP keep one copy over dp; a rank has the experts of one of --ep parts.
+    """
+    dp, tp, ep = (layout.get(name, 1) for name in ("dp", "tp", "ep"))
+    is_sharded, shapes = "zero" in layout or "fsdp" in layout, shapes_of(model)
+    held, stages = Counter(), {}
+    for row in rows:
+        for parameter in row["parameters"]:
+            held[parameter["name"]] += parameter["held"]
+            stages.setdefault(parameter["name"], set()).add(row["pp"])
+    if held.keys() != shapes.keys():
+        raise Failure("weights", f"the ranks and the model do not have the same weights: {sorted(held.keys() ^ shapes.keys())}")
+    for name, shape in shapes.items():
+        # The first and the last stage have a tied matrix.
+        factor = len(stages[name]) * (1 if is_sharded else dp // ep if ".experts." in name else dp)
+        least, most = (factor * copies * math.prod(shape) for copies in copies_over_tp(model, name, tp))
+        is_shared = model["tied"] and ("embed" in name or "wte" in name)
+        if not least <= held[name] <= most or len(stages[name]) > 1 + is_shared:
+            raise Failure("weights", f"the ranks hold {held[name]} numbers of {name} {shape} on stages {stages[name]}, "
+                                     f"expected {least} to {most}")
+
+
+# Bytes of a weight in the compute type, and of the optimizer's copy where it is another tensor.
+COMPUTE_BYTES = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2}
+LEAF_BYTES = {"fp64": 8, "fp32": 4, "bf16": 4, "fp16": 4}
+
+
+def bytes_of_weights(dtype, layout, held, whole):
+    """`held`: the elements that the optimizer steps on this rank; `whole`: those that a forward pass uses."""
+    if "fsdp" in layout:
+        return LEAF_BYTES[dtype] * held
+    has_copy = "zero" in layout or dtype in ("bf16", "fp16")
+    return COMPUTE_BYTES[dtype] * whole + has_copy * LEAF_BYTES[dtype] * held
+
+
+def expect_bytes(dtype, layout, rows, forecast):
+    """The bytes of every rank's weights follow from its elements; the forecast has those of the fullest tp rank of each stage,
+    with the dp rank 0."""
+    fullest = Counter()
+    for row in rows:
+        if row["dp"] == 0:
+            fullest[row["pp"]] = max(fullest[row["pp"]], row["weights"])
+        # ZeRO-1 divides what the ranks of one shard hold; experts of --ep are divided otherwise.
+        same = [other for other in rows if (other["pp"], other["tp"]) == (row["pp"], row["tp"])]
+        whole = sum(other["elements"] for other in same) if "zero" in layout else row["elements"]
+        wanted = bytes_of_weights(dtype, layout, row["elements"], whole)
+        if "ep" not in layout and row["weights"] != wanted:
+            raise Failure("weights", f"rank {row['rank']} has {row['weights']} bytes of weights, expected {wanted}")
+    stages = [rank["weights"] for rank in forecast[0]["ranks"]]
+    if stages != [fullest[stage] for stage in sorted(fullest)]:
+        raise Failure("weights", f"plan forecasts {stages} bytes of weights, dry runs have {dict(fullest)}")
+
+
+def dry_run(work, words):
+    """A dry run of every rank: their weights are those of the model, as the layout shares them out."""
+    case = work.case
+    ranks = runs.num_ranks(case["layout"])
+    dry = [*words, "--ranks", str(ranks), "--dry-run", "--json", "--rank"]
+    rows = [work.program.json(*dry, str(rank))[0] for rank in range(ranks)]
+    expect_sound(rows, " ".join(dry))
+    if "lora" in case["math"] or shapes_of(work.inputs.model) is None:
+        return
+    expect_shares(work.inputs.model, case["layout"], rows)
+    expect_bytes(work.dtype, case["layout"], rows, work.program.json(*words, "--json"))
 
 
 def flags_of(case, left_out=()):
@@ -45,7 +133,7 @@ def flags_of(case, left_out=()):
 
 
 def plan(work):
-    """A forecast never fails, and `plan` refuses a layout where `train` does. One rank holds each weight once."""
+    """A forecast never fails, and `plan` refuses a layout where `train` does. A dry run has the model's weights."""
     case, other = work.case, work.case["other"]
     words, form = ["plan", "--model", work.inputs.model_path], other["form"]
     if form in ("ranks", "cluster"):
@@ -54,9 +142,7 @@ def plan(work):
         return expect_sound(work.program.json(*words, "--json"), " ".join(words))
     words += flags_of(case)
     if form == "dry-run":
-        ranks = runs.num_ranks(case["layout"])
-        words += ["--ranks", str(ranks), "--dry-run", "--rank", str(other["ranks"] % ranks)]
-        return expect_sound(work.program.json(*words, "--json"), " ".join(words))
+        return dry_run(work, words)
     forecast = refusal = None
     try:
         forecast = work.program.json(*words, "--json")
@@ -74,11 +160,7 @@ def plan(work):
     if refusal:
         raise Failure("refusal", f"only plan refuses: {refusal}")
     expect_sound(forecast, " ".join(words))
-    ranks = forecast[0]["ranks"]
-    if runs.num_ranks(case["layout"]) == 1 and "lora" not in case["math"]:
-        bytes_each = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2}[work.dtype]
-        if ranks[0]["weights"] < bytes_each * num_weights(work.inputs.model):
-            raise Failure("weights", f"one rank holds {ranks[0]['weights']} bytes of {num_weights(work.inputs.model)} weights")
+
 
 
 def lesson(work):

@@ -1,5 +1,6 @@
 """Runs and judges the cases of each kind."""
 import collections
+import json
 import math
 import os
 
@@ -325,6 +326,18 @@ def int4(work):
     evaluate(work)
 
 
+def keep_settings(given, back):
+    """Gives a folder that was made of a GGUF file the config.json of the folder of which the file was made, so that a setting
+    which the file changes shows. Special ids belong to a file's tokenizer."""
+    configs = []
+    for folder in (given, back):
+        with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
+            configs.append(json.load(file))
+    configs[0].update({name: configs[1][name] for name in ("bos_token_id", "eos_token_id", "pad_token_id")})
+    with open(os.path.join(back, "config.json"), "w", encoding="ascii") as file:
+        json.dump(configs[0], file)
+
+
 def gguf(work):
     """A GGUF file: its tensors, and its ids on any layout."""
     other, given = work.case["other"], work.inputs.model_path
@@ -334,6 +347,7 @@ def gguf(work):
     unrefused(work, "convert", "--from", path, "--to", back)
     quantized.check_gguf(*(tensor_file.read(os.path.join(folder, "model.safetensors")) for folder in (given, back)),
                          dtype, work.inputs.model["file_dtype"])
+    keep_settings(given, back)
     work.inputs.model_path = back
     generate(work, path)
 

@@ -22,6 +22,7 @@ DEFAULTS = {
     "experts": 2,         # of mixtral and qwen3_moe
     "experts_per_token": 0,  # 0: all of them, so that rounding does not decide which
     "balances": False,    # whether the loss contains the auxiliary loss of experts
+    "no_rope_every": 0,   # of smollm3: 0: layers without rotary positions by the seed
     "names": "",          # "" | old | extra: alternative tensor names in real files
     # Relative changes with random sign, and a file dtype that can represent them; see confirm.py.
     "nudge": 0, "nudge_size": 0.0, "nudge_dtype": "",
@@ -76,8 +77,9 @@ def own_settings(m):
     if family in ("qwen2", "qwen3"):
         return {"use_sliding_window": bool(window), "sliding_window": window, "max_window_layers": m["layers"] // 2}
     if family == "smollm3":
+        every = m["no_rope_every"]
         return {"use_sliding_window": bool(window), "sliding_window": window,
-                "no_rope_layers": [(i + m["seed"]) % 2 for i in range(m["layers"])]}
+                "no_rope_layers": [int((i + 1) % every > 0) if every else (i + m["seed"]) % 2 for i in range(m["layers"])]}
     if family == "qwen3_moe":
         return {"use_sliding_window": bool(window), "sliding_window": window, "moe_intermediate_size": m["inter"],
                 "num_experts": m["experts"], "num_experts_per_tok": m["experts_per_token"] or m["experts"],

@@ -5,12 +5,14 @@
 #include <gmock/gmock.h>
 
 #include "cleave/model/families.h"
+#include "tests/support/decoder_windows.h"
 #include "tests/support/thrown.h"
 
 // Oracle: the configuration classes and modeling_rope_utils.py of transformers 5.23.0.
 namespace cleave::config_test {
 namespace {
 
+using test::windows_of;
 using testing::HasSubstr;
 
 using Read = DecoderConfig (*)(const Json&);
@@ -21,12 +23,6 @@ Json config(const std::string& more = "") {
       "num_hidden_layers": 4, "num_attention_heads": 32)" +
                          more + "}",
                      "config.json");
-}
-
-std::vector<int64_t> windows(const DecoderConfig& c) {
-  std::vector<int64_t> out;
-  for (const DecoderLayer& layer : c.layers) out.push_back(layer.window);
-  return out;
 }
 
 std::vector<bool> rotary_layers(const DecoderConfig& c) {
@@ -61,7 +57,7 @@ TEST(DecoderConfig, MissingKeys_HaveTheFamilysDefaults) {
     EXPECT_EQ(c.facts.num_kv_heads, e.kv_heads);
     EXPECT_EQ(c.head_dim, e.head_dim);
     EXPECT_EQ(c.facts.max_positions, e.positions);
-    EXPECT_EQ(windows(c), std::vector<int64_t>(4, e.window));
+    EXPECT_EQ(windows_of(c), std::vector<int64_t>(4, e.window));
     EXPECT_EQ(c.norm_eps, e.eps);
     EXPECT_EQ(c.rotary.theta, e.theta);
     EXPECT_EQ(c.tied, e.tied);
@@ -84,31 +80,33 @@ TEST(DecoderConfig, NullKvHeadsAndHeadDim_FollowFromTheHeads) {
 TEST(DecoderConfig, SlidingWindows_AreThoseOfTheirLayers) {
   const std::string on = R"(, "use_sliding_window": true, "sliding_window": 5)";
   for (const Read read : {&qwen2_config, &qwen3_config}) {
-    EXPECT_EQ(windows(read(config(on + R"(, "max_window_layers": 3)"))),
+    EXPECT_EQ(windows_of(read(config(on + R"(, "max_window_layers": 3)"))),
               (std::vector<int64_t>{0, 0, 0, 5}));
-    EXPECT_EQ(windows(read(config(on))), std::vector<int64_t>(4, 0));  // from layer 28
-    EXPECT_EQ(windows(read(config(R"(, "sliding_window": 5, "max_window_layers": 0)"))),
+    EXPECT_EQ(windows_of(read(config(on))), std::vector<int64_t>(4, 0));  // from layer 28
+    EXPECT_EQ(windows_of(read(config(R"(, "sliding_window": 5, "max_window_layers": 0)"))),
               std::vector<int64_t>(4, 0));
-    EXPECT_EQ(windows(read(config(R"(, "use_sliding_window": true, "max_window_layers": 0)"))),
+    EXPECT_EQ(windows_of(read(config(R"(, "use_sliding_window": true, "max_window_layers": 0)"))),
               std::vector<int64_t>(4, 4096));
-    EXPECT_EQ(windows(read(config(R"(, "use_sliding_window": false, "sliding_window": 0)"))),
+    EXPECT_EQ(windows_of(read(config(R"(, "use_sliding_window": false, "sliding_window": 0)"))),
               std::vector<int64_t>(4, 0));
-    EXPECT_EQ(windows(read(config(on + R"(, "layer_types": ["sliding_attention", "full_attention",
+    EXPECT_EQ(
+        windows_of(read(config(on + R"(, "layer_types": ["sliding_attention", "full_attention",
                                               "full_attention", "sliding_attention"])"))),
-              (std::vector<int64_t>{5, 0, 0, 5}));
+        (std::vector<int64_t>{5, 0, 0, 5}));
   }
-  EXPECT_EQ(windows(mistral_config(config(R"(, "sliding_window": 5)"))),
+  EXPECT_EQ(windows_of(mistral_config(config(R"(, "sliding_window": 5)"))),
             std::vector<int64_t>(4, 5));
-  EXPECT_EQ(windows(mistral_config(config(R"(, "sliding_window": null)"))),
+  EXPECT_EQ(windows_of(mistral_config(config(R"(, "sliding_window": null)"))),
             std::vector<int64_t>(4, 0));
-  EXPECT_EQ(windows(phi3_config(config(R"(, "sliding_window": 5)"))), std::vector<int64_t>(4, 5));
+  EXPECT_EQ(windows_of(phi3_config(config(R"(, "sliding_window": 5)"))),
+            std::vector<int64_t>(4, 5));
   // In SmolLM3 the layers without rotary positions.
-  EXPECT_EQ(windows(smollm3_config(config(on))), (std::vector<int64_t>{0, 0, 0, 5}));
-  EXPECT_EQ(windows(smollm3_config(config(on + R"(, "no_rope_layers": [0, 1, 0, 1])"))),
+  EXPECT_EQ(windows_of(smollm3_config(config(on))), (std::vector<int64_t>{0, 0, 0, 5}));
+  EXPECT_EQ(windows_of(smollm3_config(config(on + R"(, "no_rope_layers": [0, 1, 0, 1])"))),
             (std::vector<int64_t>{5, 0, 5, 0}));
-  EXPECT_EQ(windows(smollm3_config(config(R"(, "sliding_window": 0)"))),
+  EXPECT_EQ(windows_of(smollm3_config(config(R"(, "sliding_window": 0)"))),
             std::vector<int64_t>(4, 0));
-  EXPECT_EQ(windows(smollm3_config(config(
+  EXPECT_EQ(windows_of(smollm3_config(config(
                 R"(, "use_sliding_window": false, "sliding_window": 5, "layer_types": [
                    "full_attention", "sliding_attention", "full_attention", "full_attention"])"))),
             (std::vector<int64_t>{0, 5, 0, 0}));

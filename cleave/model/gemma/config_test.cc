@@ -3,12 +3,14 @@
 #include <gmock/gmock.h>
 
 #include "cleave/model/families.h"
+#include "tests/support/decoder_windows.h"
 #include "tests/support/thrown.h"
 
 // Oracle: configuration_gemma2.py, configuration_gemma3.py and their models in transformers 5.23.0.
 namespace cleave::config_test {
 namespace {
 
+using test::windows_of;
 using testing::HasSubstr;
 
 using Read = DecoderConfig (*)(const Json&);
@@ -19,12 +21,6 @@ Json config(const std::string& more = "", int num_layers = 7) {
       "num_attention_heads": 8, "num_hidden_layers": )",
                          num_layers, more, "}"),
                      "config.json");
-}
-
-std::vector<int64_t> windows(const DecoderConfig& c) {
-  std::vector<int64_t> out;
-  for (const DecoderLayer& layer : c.layers) out.push_back(layer.window);
-  return out;
 }
 
 /// The rotary base of each layer.
@@ -55,14 +51,14 @@ TEST(GemmaConfig, MissingKeys_HaveTheFamilysDefaults) {
   EXPECT_EQ(two.score_cap, 50);
   EXPECT_EQ(two.logit_cap, 30);
   EXPECT_EQ(two.qk_norm, QkNorm::kNone);
-  EXPECT_EQ(windows(two), (std::vector<int64_t>{4096, 0, 4096, 0, 4096, 0, 4096}));
+  EXPECT_EQ(windows_of(two), (std::vector<int64_t>{4096, 0, 4096, 0, 4096, 0, 4096}));
   EXPECT_EQ(thetas(two), std::vector<double>(7, 1e4));
   const DecoderConfig three = gemma3_config(config());
   EXPECT_EQ(three.facts.max_positions, 131072);
   EXPECT_EQ(three.score_cap, 0);
   EXPECT_EQ(three.logit_cap, 0);
   EXPECT_EQ(three.qk_norm, QkNorm::kEachHead);
-  EXPECT_EQ(windows(three), (std::vector<int64_t>{4096, 4096, 4096, 4096, 4096, 0, 4096}));
+  EXPECT_EQ(windows_of(three), (std::vector<int64_t>{4096, 4096, 4096, 4096, 4096, 0, 4096}));
   EXPECT_EQ(thetas(three), (std::vector<double>{1e4, 1e4, 1e4, 1e4, 1e4, 1e6, 1e4}));
 }
 
@@ -85,14 +81,14 @@ TEST(GemmaConfig, Activation_IsHiddenActivation) {
 
 TEST(GemmaConfig, LayerTypes_ReplaceThePattern) {
   const std::string window = R"(, "sliding_window": 5)";
-  EXPECT_EQ(windows(gemma3_config(config(window + R"(, "sliding_window_pattern": 3)", 6))),
+  EXPECT_EQ(windows_of(gemma3_config(config(window + R"(, "sliding_window_pattern": 3)", 6))),
             (std::vector<int64_t>{5, 5, 0, 5, 5, 0}));
-  EXPECT_EQ(windows(gemma3_config(config(R"(, "sliding_window_pattern": 1)", 2))),
+  EXPECT_EQ(windows_of(gemma3_config(config(R"(, "sliding_window_pattern": 1)", 2))),
             (std::vector<int64_t>{0, 0}));
   const std::string types =
       R"(, "sliding_window_pattern": 1, "layer_types": ["full_attention", "sliding_attention"])";
   for (const Read read : {&gemma2_config, &gemma3_config}) {
-    EXPECT_EQ(windows(read(config(window + types, 2))), (std::vector<int64_t>{0, 5}));
+    EXPECT_EQ(windows_of(read(config(window + types, 2))), (std::vector<int64_t>{0, 5}));
   }
 }
 

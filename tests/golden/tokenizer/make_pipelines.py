@@ -395,11 +395,19 @@ for o in out:
         vocabs.append(key)
     m["vocab"] = vocabs.index(key)
     m.pop("merges", None)
+# so do answers
+answers = []
+for o in out:
+    for case in o["cases"]:
+        if case not in answers:
+            answers.append(case)
+    o["cases"] = [answers.index(case) for case in o["cases"]]
 json.dump(
     {
         "made_with": "tokenizers " + tokenizers.__version__,
         "vocabularies": [{"vocab": v, "merges": m} for v, m in vocabs],
         "texts": texts,
+        "answers": answers,
         "pipelines": out,
     },
     open("pipelines.json", "w"),

@@ -3,9 +3,9 @@
 usage: make_small.py [--check]
 
 small/strings.jsonl: the strings; small/NAME/tokenizer.json; small/NAME.jsonl: the ids of each string without and with
-special tokens ("...ids" stands for the former) and the text of the ids; small/batch.json: padded and truncated batches,
-and the text of the first 1, 2, 3, ... ids. small/llama2/tokenizer.model has the entries of llama2 as a SentencePiece
-model; "spm" and "spm_decoded" are what the SentencePiece library answers for it, "same" where that is "ids", "decoded".
+special tokens ("...ids" stands for the former) and the text of the ids, where it is not the string; small/batch.json: padded
+and truncated batches, and the text of the first 1, 2, 3, ... ids. small/llama2/tokenizer.model has the entries of llama2 as a
+SentencePiece model; "spm" and "spm_decoded" are what the SentencePiece library answers for it, "same" where that is the same.
 The training text is the licence and words made of syllables of many scripts, drawn by ../counter.py.
 """
 
@@ -254,7 +254,7 @@ def with_sentencepiece(rows, model, texts):
         ids = library.encode(text)
         decoded = library.decode(ids)
         row["spm"] = "same" if ids == row["ids"] else ids
-        row["spm_decoded"] = "same" if decoded == row["decoded"] else decoded
+        row["spm_decoded"] = "same" if decoded == row.get("decoded", text) else decoded
         yield row
 
 
@@ -264,7 +264,8 @@ def answers(tokenizer, texts):
         special = tokenizer.encode(text).ids
         at = next(k for k in range(len(special) - len(ids) + 1) if special[k : k + len(ids)] == ids)
         around = special[:at] + ["...ids"] + special[at + len(ids) :]
-        yield {"i": i, "ids": ids, "ids_special": around, "decoded": tokenizer.decode(ids, skip_special_tokens=False)}
+        decoded = tokenizer.decode(ids, skip_special_tokens=False)
+        yield {"i": i, "ids": ids, "ids_special": around} | ({"decoded": decoded} if decoded != text else {})
 
 
 # tokenizer, pad token, side, padding, truncation, longest sequence, pairs
