@@ -75,6 +75,27 @@ void count_products(const Tensor& x, const Tensor& weight) {
   if (needs_grad(weight)) count_product({.rows = out, .inner = rows, .columns = in});
 }
 
+/// The same for affine_frozen(), but for its forward product with the frozen weight.
+void count_frozen_products(const Tensor& x, const Tensor& y, const std::optional<LowRank>& branch) {
+  const int64_t in = x.size(-1), out = y.size(-1), rows = x.numel() / in;
+  const bool x_grad = needs_grad(x);
+  if (x_grad) count_product({.rows = rows, .inner = out, .columns = in});
+  if (!branch) return;
+  const int64_t rank = branch->a.size(0);
+  count_product({.rows = rows, .inner = in, .columns = rank});
+  count_product({.rows = rows, .inner = rank, .columns = out});
+  if (!needs_grad(branch->a)) return;
+  count_product({.rows = rows, .inner = out, .columns = rank});
+  count_product({.rows = rank, .inner = rows, .columns = in});
+  count_product({.rows = rank, .inner = rows, .columns = out});
+  if (x_grad) count_product({.rows = rows, .inner = rank, .columns = in});
+}
+
+/// y += a b in place; y [.., n], a [rows, rank], b [rank, n].
+void add_product(const Tensor& y, const Tensor& a, const Tensor& b) {
+  if (y.numel() > 0) y.view({a.size(0), b.size(1)}).addmm_(a, b);
+}
+
 }  // namespace
 
 Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
@@ -127,21 +148,39 @@ Tensor matrix_product(const Tensor& a, const Tensor& b) {
 }
 
 Tensor affine_frozen(const Tensor& x, std::function<Tensor()> weight,
-                     const std::optional<Tensor>& bias) {
-  Tensor y;
+                     const std::optional<Tensor>& bias, const std::optional<LowRank>& branch) {
+  Tensor y, narrow;
   {
     const at::NoGradGuard no_grad;
     y = affine(x.detach(), weight(), bias);
+    if (branch) {
+      narrow = product(as_matrix(x.detach()), branch->a.detach(), std::nullopt) * branch->scale;
+      add_product(y, narrow, branch->b.detach().t());
+    }
   }
-  if (!needs_grad(x)) return y;
-  if (x.numel() > 0 && y.numel() > 0) {
-    count_product({.rows = x.numel() / x.size(-1), .inner = y.size(-1), .columns = x.size(-1)});
+  if (x.numel() > 0 && y.numel() > 0) count_frozen_products(x, y, branch);
+  const bool x_grad = needs_grad(x);
+  if (!branch || !needs_grad(branch->a)) {
+    if (!x_grad) return y;
+    connect("linear_frozen", {x}, {y},
+            [weight = std::move(weight), shape = x.sizes().vec()](variable_list&& grads) {
+              const Tensor g = as_matrix(grads[0]);
+              return variable_list{input_gradient(g, weight()).view(shape)};
+            });
+    return y;
   }
-  connect("linear_frozen", {x}, {y},
-          [weight = std::move(weight), shape = x.sizes().vec()](variable_list&& grads) {
-            const Tensor values = weight();
+  connect("linear_low_rank", {x, branch->a, branch->b}, {y},
+          [weight = std::move(weight), x = x.detach(), a = branch->a.detach(),
+           b = branch->b.detach(), scale = branch->scale, narrow, x_grad](variable_list&& grads) {
             const Tensor g = as_matrix(grads[0]);
-            return variable_list{input_gradient(g, values).view(shape)};
+            const Tensor of_narrow = product(g, b.t(), std::nullopt) * scale;
+            variable_list out(3);
+            out[1] = product(transposed(of_narrow), as_matrix(x).t(), std::nullopt);
+            out[2] = product(transposed(narrow), g.t(), std::nullopt).t();
+            if (!x_grad) return out;
+            out[0] = input_gradient(g, weight()).view(x.sizes());
+            add_product(out[0], of_narrow, a);
+            return out;
           });
   return y;
 }
