@@ -219,6 +219,9 @@ TEST_P(GemmChoice, FrozenWeightWithABranchOfLowRank_GivesTheSumAndItsGradients) 
     affine_frozen(x.detach(), weight, bias, LowRank{a, b, kScale}).backward(g);
     expect(a.grad(), 2 * want.da, 2 * sums.da, "da of a constant input");
     expect(x.grad(), want.dx, sums.dx, "dx stays");
+    const Tensor other = fp32_leaf({rows, in}, 1);
+    affine_frozen(other, weight, bias, LowRank{a.detach(), b.detach(), kScale}).backward(g);
+    expect(other.grad(), want.dx, sums.dx, "dx of a frozen branch");
   }
 }
 
