@@ -146,10 +146,14 @@ AdapterDelta::AdapterDelta(const fs::path& folder, Model& model, std::set<std::s
     const auto* linear = dynamic_cast<const Linear*>(&layer);
     if (linear != nullptr) missing.merge(add_target(*linear, lora, unexpected));
   });
+  const std::string problem = files_->path() + " is no adapter of this model";
+  if (targets_.empty() && missing.empty()) {
+    const std::string why = unexpected.empty() ? ": the file has no tensors"
+                                               : ", which has no place for " + *unexpected.begin();
+    throw Error(Code::kFormat, problem + why);
+  }
   if (left_out != nullptr) left_out->merge(unexpected);
-  require_all(missing, left_out == nullptr ? unexpected : std::set<std::string>{},
-              files_->path() + " is no adapter of this model");
-  CLEAVE_CHECK(!targets_.empty(), Code::kFormat, files_->path(), " has no tensors for this model");
+  require_all(missing, left_out == nullptr ? unexpected : std::set<std::string>{}, problem);
 }
 
 std::set<std::string> AdapterDelta::add_target(const Linear& linear, const LoraOptions& lora,

@@ -19,6 +19,23 @@ Int8Weight int8_weight(const Parameter& weight) {
   return {.values = weight.use(), .scales = weight.scales(), .row_dim = weight.int8_row_dim()};
 }
 
+/// Makes a frozen weight as a matrix [out, in] of a type. It holds the tensors, not the parameter:
+/// FSDP frees their memory and gathers it again for backward.
+std::function<Tensor()> frozen_matrix(const Parameter& weight, int out_dim, at::ScalarType type) {
+  if (weight.is_int8()) {
+    return [frozen = int8_weight(weight), type] {
+      const Tensor values = dequantize(frozen, type);
+      return frozen.row_dim == 0 ? values : values.t();
+    };
+  }
+  return [values = out_dim == 0 ? weight.use() : weight.use().t()] { return values; };
+}
+
+/// Whether backward computes no gradient of a weight and its bias.
+bool is_frozen(const Parameter& weight, const std::optional<Tensor>& bias) {
+  return weight.is_int8() || (!weight.use().requires_grad() && !(bias && bias->requires_grad()));
+}
+
 }  // namespace
 
 Linear::Linear(const LinearOptions& options)
@@ -117,6 +134,10 @@ Tensor Linear::product(const DTensor& x, const std::optional<Tensor>& bias,
   // Fanout: each rank multiplies it with its part of x, or gets a part of its result's gradient.
   for (const auto& p : {lora_a_, lora_b_}) p->used_in(x);
   const Tensor input = branch_input(x, context);
+  if (!magnitudes_ && !product_ && input.is_same(x.local()) && is_frozen(*weight_, bias)) {
+    return affine_frozen(input, frozen_matrix(*weight_, out_dim_, input.scalar_type()), bias,
+                         LowRank{lora_a_->use(), lora_b_->use(), lora_.scale});
+  }
   // The narrow matrix is scaled, not the wide one: forward and backward have less to do.
   const Tensor narrow = affine(input, lora_a_->use(), std::nullopt) * lora_.scale;
   const Tensor low = affine(narrow, lora_b_->use(), std::nullopt);
@@ -155,12 +176,7 @@ Tensor Linear::branch_input(const DTensor& x, const Context& context) const {
 Tensor Linear::main_product(const Tensor& x, const std::optional<Tensor>& bias,
                             const Context& context) const {
   if (weight_->is_int8()) {
-    // The tensors, not the parameter: FSDP frees their memory and gathers it again for backward.
-    const auto matrix = [frozen = int8_weight(*weight_), type = x.scalar_type()] {
-      const Tensor values = dequantize(frozen, type);
-      return frozen.row_dim == 0 ? values : values.t();
-    };
-    return affine_frozen(x, matrix, bias);
+    return affine_frozen(x, frozen_matrix(*weight_, out_dim_, x.scalar_type()), bias);
   }
   if (product_) return product_(x, bias);
   return affine(x, out_dim_ == 0 ? weight_->use() : weight_->use().t(), bias, context.deferred);

@@ -274,6 +274,33 @@ TEST_F(SmallOlderFiles, VocabTxt_MatchesTheReference) {
   expect_older_files_agree(*tokenizer, small_tokenizers(), "bert");
 }
 
+// The model's vocabulary is that of `base`. Strings that are not listed have the ids of `base`.
+void expect_family(const Source& source, const nlohmann::json& family,
+                   const std::vector<std::string>& texts) {
+  const std::string base = family["base"];
+  nlohmann::json whole =
+      nlohmann::json::parse(std::ifstream(source.tokenizers / base / "tokenizer.json"));
+  for (const char* const key : {"normalizer", "pre_tokenizer"}) whole[key] = family[key];
+  whole["model"]["ignore_merges"] = false;
+  const auto tokenizer = make_pipeline(read_pipeline(Json::parse(whole.dump(), base)));
+  std::map<size_t, Ids> different;
+  for (const auto& row : family["different"]) different[row[0]] = row[1].get<Ids>();
+  for (const Json& line : read_lines(source, base + ".jsonl")) {
+    const auto i = static_cast<size_t>(line.at("i").as_int());
+    const Ids want = different.contains(i) ? different.at(i) : ids_of(line.at("ids"), {});
+    EXPECT_EQ(tokenizer->encode(texts[i], {.add_special = false}), want)
+        << family["name"] << " with " << base << ": " << i;
+  }
+}
+
+TEST(SmallFamilies, EveryString_MatchesTheReference) {
+  const Source source = small_tokenizers();
+  const auto families = nlohmann::json::parse(std::ifstream(source.answers / "families.json"));
+  ASSERT_EQ(families.size(), 11U);
+  const std::vector<std::string> texts = read_texts(source);
+  for (const auto& family : families) expect_family(source, family, texts);
+}
+
 std::vector<std::string> strings_of(const Json& list) {
   std::vector<std::string> out;
   for (size_t i = 0; i < list.size(); ++i) out.push_back(list.at(i).as_string());

@@ -36,6 +36,7 @@ using test::grid_model;
 using test::GridCase;
 using test::GridRecord;
 using test::GridRunner;
+using test::kind_of;
 using test::norm_rounding_bound;
 using test::on_world;
 using test::Point;
@@ -79,13 +80,6 @@ double euclidean(const Tensor& t) {
 
 std::string norm_of(const std::string& name) {
   return "norm of " + name;
-}
-
-/// The name of a tensor with its block number replaced by '*'.
-std::string kind_of(std::string name) {
-  std::replace_if(
-      name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; }, '*');
-  return name;
 }
 
 /// The largest bound per kind of value.

@@ -6,6 +6,7 @@ usage: llama_cpp_test.py CLEAVE
 The models: one of each family that CLEAVE trains here, and the trained models of CLEAVE_DATA, if it is set. Each is
 converted to GGUF; llama.cpp and CLEAVE read the same file. The ids of the prompts must be equal, and with fp32 and fp16 the
 new tokens too. With quantised files llama.cpp rounds activations to 8 bits, so only how many texts are equal is printed.
+A model that is tuned as docs/chat.md shows must give the same answers in llama.cpp's chat as in CLEAVE's.
 """
 import json
 import os
@@ -45,6 +46,19 @@ print("ANSWER " + json.dumps(found), flush=True)
 """
 
 
+# Reads a job {"model", "messages"} from stdin, writes the answer to each message in a chat of its own.
+CHAT_IN_LLAMA_CPP = IN_LLAMA_CPP[:IN_LLAMA_CPP.index("found = []")] + """
+found = [post("/v1/chat/completions", {"messages": [{"role": "user", "content": text}], "temperature": 0,
+                                       "max_tokens": job["count"]})["choices"][0]["message"]["content"]
+         for text in job["messages"]]
+print("ANSWER " + json.dumps(found), flush=True)
+"""
+# An answer ends with the end token: the tokenizer of bytes has no other token at which llama.cpp could stop.
+TEMPLATE = ("{% for m in messages %}{{ m['role'] + ': ' + m['content'] }}{% if m['role'] == 'assistant' %}{{ eos_token }}"
+            "{% endif %}{{ '\\n' }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}")
+CHATS = {"Hi": "Hello.", "Bye": "See you."}
+
+
 def python():
     return os.environ.get("CLEAVE_PYTHON", "python3")
 
@@ -68,8 +82,12 @@ def cleave_answers(cleave, model):
 
 
 def llama_answers(model, n_ctx):
-    job = {"model": str(model), "prompts": PROMPTS, "count": NUM_TOKENS, "n_ctx": n_ctx}
-    result = subprocess.run([python(), "-c", IN_LLAMA_CPP], input=json.dumps(job) + "\n", capture_output=True, text=True)
+    return llama_cpp(IN_LLAMA_CPP, model, n_ctx, prompts=PROMPTS)
+
+
+def llama_cpp(script, model, n_ctx, **job):
+    job |= {"model": str(model), "count": NUM_TOKENS, "n_ctx": n_ctx}
+    result = subprocess.run([python(), "-c", script], input=json.dumps(job) + "\n", capture_output=True, text=True)
     for line in result.stdout.splitlines():
         if line.startswith("ANSWER "):
             return json.loads(line[len("ANSWER "):])
@@ -83,6 +101,9 @@ LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_si
          "rope_scaling": {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                           "original_max_position_embeddings": 64}}
 DECODER = {key: LLAMA[key] for key in LLAMA if key != "rope_scaling"}
+QWEN2 = {**DECODER, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
+QWEN3 = {**DECODER, "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 128}
+MISTRAL = {**DECODER, "architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": None}
 QWEN3_MOE = {**DECODER, "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": 4,
              "num_experts_per_tok": 2, "moe_intermediate_size": 256, "norm_topk_prob": True}
 MIXTRAL = {**DECODER, "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_local_experts": 4,
@@ -147,6 +168,28 @@ def check(cleave, folder, name, model, n_ctx):
     return problems
 
 
+def check_chat(cleave, folder):
+    """The steps of docs/chat.md: a model is tuned on chats, then an adapter, and both become one file."""
+    chats, template = folder / "chats.jsonl", folder / "template.jinja"
+    template.write_text(TEMPLATE)
+    rows = [{"messages": [{"role": "user", "content": ask}, {"role": "assistant", "content": answer}]}
+            for ask, answer in CHATS.items()]
+    chats.write_text("".join(json.dumps(row) + "\n" for row in rows) * 40)
+    sizes = ["--batch-size", 4, "--seq-len", 96, "--lr", 2e-3]
+    run(cleave, "train", "--model", "llama-tiny", "--data", chats, "--chat-template", template, "--out", folder / "chat",
+        "--steps", 60, *sizes)
+    run(cleave, "train", "--model", folder / "chat", "--data", chats, "--out", folder / "adapter", "--lora", 4, "--steps", 20,
+        *sizes)
+    file = folder / "chat.gguf"
+    run(cleave, "convert", "--from", folder / "adapter", "--to", file)
+    theirs = llama_cpp(CHAT_IN_LLAMA_CPP, file, 256, messages=list(CHATS))
+    ours = [run(cleave, "generate", "--model", file, "--chat", "--prompt", ask, "--max-new-tokens", NUM_TOKENS).strip()
+            for ask in CHATS]
+    print(f"{file.name}: llama.cpp answers {theirs}, Cleave {ours}")
+    wanted = list(CHATS.values())
+    return [] if theirs == ours == wanted else [f"{file.name}: llama.cpp answers {theirs}, Cleave {ours}; expected {wanted}"]
+
+
 def main():
     if not has_llama_cpp():
         print(f"skipped: {python()} has no xllamacpp; install it (pip install xllamacpp) and name its Python in CLEAVE_PYTHON")
@@ -156,9 +199,9 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         # Not "phi3": in a model of that name llama.cpp looks for Phi-3's special tokens.
-        configs = {"llama": LLAMA, "gpt2": GPT2, "olmo2": OLMO2, "fused": PHI3, "gemma2": GEMMA2, "gemma3": GEMMA3,
-                   "mixtral": MIXTRAL, "qwen3-moe": QWEN3_MOE, "smollm3": SMOLLM3, "short-rope": SHORT_ROPE,
-                   "long-rope": LONG_ROPE}
+        configs = {"llama": LLAMA, "gpt2": GPT2, "qwen2": QWEN2, "qwen3": QWEN3, "mistral": MISTRAL, "olmo2": OLMO2,
+                   "fused": PHI3, "gemma2": GEMMA2, "gemma3": GEMMA3, "mixtral": MIXTRAL, "qwen3-moe": QWEN3_MOE,
+                   "smollm3": SMOLLM3, "short-rope": SHORT_ROPE, "long-rope": LONG_ROPE}
         models = [(one, trained(cleave, folder, one, config), 256) for one, config in configs.items()]
         data = os.environ.get("CLEAVE_DATA")
         if data:
@@ -166,6 +209,7 @@ def main():
                        for one, n_ctx in [("stories260K", 512), ("gpt2-shakespeare", 256)]]
         for one, model, n_ctx in models:
             problems += check(cleave, folder, f"{one}-file", model, n_ctx)
+        problems += check_chat(cleave, folder)
     if problems:
         sys.exit("\n".join(problems))
 

@@ -53,6 +53,7 @@ struct GoldenRows {
 class GoldenModel : public ::testing::TestWithParam<GoldenLayout> {
  protected:
   void SetUp() override {
+    layout_ = GetParam();
     folder_ = golden_folder(GetParam().golden);
     golden_ = golden_answers(GetParam().golden);
     weights_ = read_tensors(folder_);
@@ -61,18 +62,17 @@ class GoldenModel : public ::testing::TestWithParam<GoldenLayout> {
   /// The batch whose tensors have this prefix, with or without a leading dim of steps.
   [[nodiscard]] virtual GoldenRows rows_of(const std::string& prefix) const = 0;
 
-  std::unique_ptr<Model> model_on(const Axis& tp) {
+  std::unique_ptr<Model> model_on(const Axis& tp, at::ScalarType type = at::kFloat) {
     auto model = make_model(Json::parse_file(folder_ + "/config.json"));
-    parallelize_module(*model, tp, model->plan(GetParam().sequence_parallel));
-    fill(*model, weights_, at::kFloat);
+    parallelize_module(*model, tp, model->plan(layout_.sequence_parallel));
+    fill(*model, weights_, type);
     return model;
   }
 
   /// Runs `body` on every rank of the layout's mesh.
   void on_ranks(const std::function<void(const Mesh&)>& body) {
-    const GoldenLayout& l = GetParam();
-    run_ranks(l.tp * l.dp, [&](World& world) {
-      body(Mesh::build(world, {{"dp", l.dp}, {"tp", l.tp}}));
+    run_ranks(layout_.tp * layout_.dp, [&](World& world) {
+      body(Mesh::build(world, {{"dp", layout_.dp}, {"tp", layout_.tp}}));
     });
   }
 
@@ -141,6 +141,7 @@ class GoldenModel : public ::testing::TestWithParam<GoldenLayout> {
     });
   }
 
+  GoldenLayout layout_;
   std::string folder_;
   Tensors golden_, weights_;
 };

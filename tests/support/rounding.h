@@ -1,4 +1,7 @@
 #pragma once
+#include <algorithm>
+#include <string>
+
 #include <c10/core/ScalarType.h>
 
 namespace cleave::test {
@@ -8,6 +11,13 @@ inline double unit_roundoff(at::ScalarType type) {
   if (type == at::kBFloat16) return 0x1p-8;
   if (type == at::kHalf) return 0x1p-11;
   return type == at::kDouble ? 0x1p-53 : 0x1p-24;
+}
+
+/// The name of a tensor with its block number replaced by '*'.
+inline std::string kind_of(std::string name) {
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; }, '*');
+  return name;
 }
 
 /// Bound on the difference between a parallel run with Cleave's kernels and one rank with

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -48,7 +49,7 @@ Tensor input_gradient(const Tensor& g, const Tensor& w) {
 /// t^T, copied if oneDNN would otherwise copy the transposed view itself, which is slower.
 Tensor transposed(const Tensor& t) {
   if (!is_for_onednn(t, t) || t.stride(1) != 1) return t.t();
-  const Tensor out = at::empty({t.size(1), t.size(0)}, t.options());
+  Tensor out = at::empty({t.size(1), t.size(0)}, t.options());
   const TransposeJob job{.columns = t.size(1),
                          .from = t.const_data_ptr<float>(),
                          .from_stride = t.stride(0),
@@ -65,6 +66,38 @@ Tensor as_matrix(const Tensor& t) {
   return t.reshape({rows, t.size(-1)});
 }
 
+/// Weight gradient, in the memory order of `weight`, so that a stored transpose is not copied.
+Tensor weight_gradient(const Tensor& g, const Tensor& x, const Tensor& weight) {
+  const Tensor rows = as_matrix(x);
+  return weight.is_contiguous() ? product(transposed(g), rows.t(), std::nullopt)
+                                : product(transposed(rows), g.t(), std::nullopt).t();
+}
+
+/// The backward of affine(). It reads the values, and of x only if the weight is trained: the input
+/// of a frozen one is not kept.
+struct AffineBackward {
+  Tensor x;
+  std::vector<int64_t> shape;  ///< of x
+  Tensor values;               ///< of the weight
+  Tensor deferred_weight;      ///< with the graph to its leaf; empty if nothing is deferred
+  std::shared_ptr<DeferredGradients> deferred;
+  bool x_grad, weight_grad, bias_grad;
+
+  variable_list operator()(variable_list&& grads) const {
+    const Tensor g = as_matrix(grads[0]);
+    variable_list out(3);
+    if (x_grad) out[0] = input_gradient(g, values).view(shape);
+    if (deferred) {
+      deferred->add(deferred_weight,
+                    [g, x = x, values = values] { return weight_gradient(g, x, values); });
+    } else if (weight_grad) {
+      out[1] = weight_gradient(g, x, values);
+    }
+    if (bias_grad) out[2] = g.sum(0);
+    return out;
+  }
+};
+
 /// Counts the product of x [.., in] and weight [out, in] for an OpClock, and those of its backward.
 void count_products(const Tensor& x, const Tensor& weight) {
   const int64_t in = weight.size(1), out = weight.size(0);
@@ -73,6 +106,27 @@ void count_products(const Tensor& x, const Tensor& weight) {
   count_product({.rows = rows, .inner = in, .columns = out});
   if (needs_grad(x)) count_product({.rows = rows, .inner = out, .columns = in});
   if (needs_grad(weight)) count_product({.rows = out, .inner = rows, .columns = in});
+}
+
+/// The same for affine_frozen(), but for its forward product with the frozen weight.
+void count_frozen_products(const Tensor& x, const Tensor& y, const std::optional<LowRank>& branch) {
+  const int64_t in = x.size(-1), out = y.size(-1), rows = x.numel() / in;
+  const bool x_grad = needs_grad(x);
+  if (x_grad) count_product({.rows = rows, .inner = out, .columns = in});
+  if (!branch) return;
+  const int64_t rank = branch->a.size(0);
+  count_product({.rows = rows, .inner = in, .columns = rank});
+  count_product({.rows = rows, .inner = rank, .columns = out});
+  if (!needs_grad(branch->a)) return;
+  count_product({.rows = rows, .inner = out, .columns = rank});
+  count_product({.rows = rank, .inner = rows, .columns = in});
+  count_product({.rows = rank, .inner = rows, .columns = out});
+  if (x_grad) count_product({.rows = rows, .inner = rank, .columns = in});
+}
+
+/// y += a b in place; y [.., n], a [rows, rank], b [rank, n].
+void add_product(const Tensor& y, const Tensor& a, const Tensor& b) {
+  if (y.numel() > 0) y.view({a.size(0), b.size(1)}).addmm_(a, b);
 }
 
 }  // namespace
@@ -95,29 +149,15 @@ Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
   const bool bias_grad = bias && needs_grad(*bias);
   const bool x_grad = needs_grad(x);
   if (!x_grad && !weight_grad && !bias_grad) return y;
-  // Backward reads the values, and of x only if the weight is trained: the input of a frozen one is
-  // not kept. A deferred gradient also needs the graph from the weight to its leaf.
   connect("linear", {x, defers ? Tensor() : weight, bias.value_or(Tensor())}, {y},
-          [x = weight_grad ? x.detach() : Tensor(), shape = x.sizes().vec(),
-           values = weight.detach(), weight = defers ? weight : Tensor(), x_grad, weight_grad,
-           bias_grad, deferred = defers ? deferred : nullptr](variable_list&& grads) {
-            const Tensor g = as_matrix(grads[0]);
-            const auto of_weight = [g, x, values] {
-              const Tensor rows = as_matrix(x);
-              // In the weight's memory order, so that a stored transpose is not copied.
-              return values.is_contiguous() ? product(transposed(g), rows.t(), std::nullopt)
-                                            : product(transposed(rows), g.t(), std::nullopt).t();
-            };
-            variable_list out(3);
-            if (x_grad) out[0] = input_gradient(g, values).view(shape);
-            if (weight.defined()) {
-              deferred->add(weight, of_weight);
-            } else if (weight_grad) {
-              out[1] = of_weight();
-            }
-            if (bias_grad) out[2] = g.sum(0);
-            return out;
-          });
+          AffineBackward{.x = weight_grad ? x.detach() : Tensor(),
+                         .shape = x.sizes().vec(),
+                         .values = weight.detach(),
+                         .deferred_weight = defers ? weight : Tensor(),
+                         .deferred = defers ? deferred : nullptr,
+                         .x_grad = x_grad,
+                         .weight_grad = weight_grad,
+                         .bias_grad = bias_grad});
   return y;
 }
 
@@ -127,21 +167,39 @@ Tensor matrix_product(const Tensor& a, const Tensor& b) {
 }
 
 Tensor affine_frozen(const Tensor& x, std::function<Tensor()> weight,
-                     const std::optional<Tensor>& bias) {
-  Tensor y;
+                     const std::optional<Tensor>& bias, const std::optional<LowRank>& branch) {
+  Tensor y, narrow;
   {
     const at::NoGradGuard no_grad;
     y = affine(x.detach(), weight(), bias);
+    if (branch) {
+      narrow = product(as_matrix(x.detach()), branch->a.detach(), std::nullopt) * branch->scale;
+      add_product(y, narrow, branch->b.detach().t());
+    }
   }
-  if (!needs_grad(x)) return y;
-  if (x.numel() > 0 && y.numel() > 0) {
-    count_product({.rows = x.numel() / x.size(-1), .inner = y.size(-1), .columns = x.size(-1)});
+  if (x.numel() > 0 && y.numel() > 0) count_frozen_products(x, y, branch);
+  const bool x_grad = needs_grad(x);
+  if (!x_grad && !(branch && needs_grad(branch->a))) return y;
+  if (!branch) {
+    connect("linear_frozen", {x}, {y},
+            [weight = std::move(weight), shape = x.sizes().vec()](variable_list&& grads) {
+              const Tensor g = as_matrix(grads[0]);
+              return variable_list{input_gradient(g, weight()).view(shape)};
+            });
+    return y;
   }
-  connect("linear_frozen", {x}, {y},
-          [weight = std::move(weight), shape = x.sizes().vec()](variable_list&& grads) {
-            const Tensor values = weight();
+  connect("linear_low_rank", {x, branch->a, branch->b}, {y},
+          [weight = std::move(weight), x = x.detach(), a = branch->a.detach(),
+           b = branch->b.detach(), scale = branch->scale, narrow, x_grad](variable_list&& grads) {
             const Tensor g = as_matrix(grads[0]);
-            return variable_list{input_gradient(g, values).view(shape)};
+            const Tensor of_narrow = product(g, b.t(), std::nullopt) * scale;
+            variable_list out(3);
+            out[1] = product(transposed(of_narrow), as_matrix(x).t(), std::nullopt);
+            out[2] = product(transposed(narrow), g.t(), std::nullopt).t();
+            if (!x_grad) return out;
+            out[0] = input_gradient(g, weight()).view(x.sizes());
+            add_product(out[0], of_narrow, a);
+            return out;
           });
   return y;
 }

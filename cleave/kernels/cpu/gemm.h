@@ -21,10 +21,19 @@ using at::Tensor;
 Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
               const std::shared_ptr<DeferredGradients>& deferred = nullptr);
 
+/// A matrix of low rank, scale b a, that is added to a weight.
+struct LowRank {
+  Tensor a;  ///< [rank, in]
+  Tensor b;  ///< [out, rank]
+  double scale = 1;
+};
+
 /// The same for a weight and a bias without gradients. `weight` makes the matrix [out, in], in x's
-/// type, for forward and again for backward, so that it is not kept between them.
+/// type, for forward and again for backward, so that it is not kept between them. With `branch`, x
+/// (scale b a)^T is added, differentiable in a and b.
 Tensor affine_frozen(const Tensor& x, std::function<Tensor()> weight,
-                     const std::optional<Tensor>& bias);
+                     const std::optional<Tensor>& bias,
+                     const std::optional<LowRank>& branch = std::nullopt);
 
 /// a b by the library of affine(), as affine() and its backward compute it. Not differentiable.
 ///

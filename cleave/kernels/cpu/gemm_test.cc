@@ -1,6 +1,7 @@
 #include "cleave/kernels/cpu/gemm.h"
 
 #include <cmath>
+#include <tuple>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -170,6 +171,60 @@ TEST_P(GemmChoice, OtherTypes_KeepTheirPrecision) {
             at::kBFloat16);
 }
 
+/// A frozen weight with a bias and a branch of low rank, and the gradients of x, a and b.
+struct Branched {
+  Tensor y, dx, da, db;
+};
+
+Branched branched(const std::vector<Tensor>& t, const Tensor& g, double scale) {
+  const auto [x, w, bias, a, b] = std::tuple(t[0], t[1], t[2], t[3], t[4]);
+  const Tensor narrow = scale * x.matmul(a.t()), of_narrow = scale * g.matmul(b);
+  return {.y = x.matmul(w.t()) + bias + narrow.matmul(b.t()),
+          .dx = g.matmul(w) + of_narrow.matmul(a),
+          .da = of_narrow.t().matmul(x),
+          .db = g.t().matmul(narrow)};
+}
+
+TEST_P(GemmChoice, FrozenWeightWithABranchOfLowRank_GivesTheSumAndItsGradients) {
+  for (const auto& [rows, in, out] : std::vector<std::array<int64_t, 3>>{
+           {6, 7, 5}, {64, 33, 17}, {0, 7, 5}, {6, 0, 5}, {6, 7, 0}}) {
+    constexpr int64_t kRank = 3;
+    constexpr double kScale = 0.5;
+    const Tensor x = fp32_leaf({rows, in}, 1), a = fp32_leaf({kRank, in}, 4);
+    const Tensor w = fp32_leaf({out, in}, 2).detach(), bias = fp32_leaf({out}, 3).detach();
+    const Tensor b = fp32_leaf({out, kRank}, 5), g = numbers({rows, out}, 6).to(at::kFloat);
+    const auto weight = [w] { return w; };
+    const Tensor y = affine_frozen(x, weight, bias, LowRank{a, b, kScale});
+    y.backward(g);
+    std::vector<Tensor> exact, absolute;
+    for (const Tensor& t : {x, w, bias, a, b}) {
+      exact.push_back(wide(t));
+      absolute.push_back(wide(t).abs());
+    }
+    const Branched want = branched(exact, wide(g), kScale);
+    const Branched sums = branched(absolute, wide(g).abs(), kScale);
+    // Each number is a sum of sums: as many roundings as terms of both.
+    const double unit = static_cast<double>(rows + in + out + kRank + 3) * 0x1p-24;
+    const auto expect = [&](const Tensor& got, const Tensor& of, const Tensor& sum,
+                            const char* what) {
+      ASSERT_TRUE(got.defined()) << what;
+      EXPECT_TRUE((wide(got) - of).abs().le(sum * unit).all().item<bool>())
+          << what << rows << in << out;
+    };
+    expect(y, want.y, sums.y, "y");
+    expect(x.grad(), want.dx, sums.dx, "dx");
+    expect(a.grad(), want.da, sums.da, "da");
+    expect(b.grad(), want.db, sums.db, "db");
+    // The input of the first layer needs no gradient.
+    affine_frozen(x.detach(), weight, bias, LowRank{a, b, kScale}).backward(g);
+    expect(a.grad(), 2 * want.da, 2 * sums.da, "da of a constant input");
+    expect(x.grad(), want.dx, sums.dx, "dx stays");
+    const Tensor other = fp32_leaf({rows, in}, 1);
+    affine_frozen(other, weight, bias, LowRank{a.detach(), b.detach(), kScale}).backward(g);
+    expect(other.grad(), want.dx, sums.dx, "dx of a frozen branch");
+  }
+}
+
 TEST_P(GemmChoice, Products_AreCountedWithThoseOfTheGradients) {
   const Tensor x = fp32_leaf({2, 5, 3}, 1), weight = fp32_leaf({4, 3}, 2);
   const OpClock clock;
@@ -181,6 +236,19 @@ TEST_P(GemmChoice, Products_AreCountedWithThoseOfTheGradients) {
       x, [&] { return weight.detach(); }, std::nullopt);
   const ProductCounts with_frozen{{{10, 3, 4}, 2}, {{10, 4, 3}, 2}, {{4, 10, 3}, 1}};
   EXPECT_EQ(clock.products(), with_frozen);
+}
+
+TEST_P(GemmChoice, ProductsOfABranch_AreCountedWithThoseOfTheGradients) {
+  const Tensor x = fp32_leaf({2, 5, 3}, 1), weight = fp32_leaf({4, 3}, 2);
+  const OpClock clock;
+  const LowRank branch{fp32_leaf({2, 3}, 3), fp32_leaf({4, 2}, 4), 1};
+  (void)affine_frozen(
+      x, [&] { return weight.detach(); }, std::nullopt, branch);
+  // Forward by a and b, and backward to x, a and b.
+  const ProductCounts with_branch{{{10, 3, 4}, 1}, {{10, 4, 3}, 1}, {{10, 3, 2}, 1},
+                                  {{10, 2, 4}, 1}, {{10, 4, 2}, 1}, {{2, 10, 3}, 1},
+                                  {{2, 10, 4}, 1}, {{10, 2, 3}, 1}};
+  EXPECT_EQ(clock.products(), with_branch);
 }
 
 // Small whole numbers, whose products and sums are exact.

@@ -6,6 +6,8 @@ small/strings.jsonl: the strings; small/NAME/tokenizer.json; small/NAME.jsonl: t
 special tokens ("...ids" stands for the former) and the text of the ids, where it is not the string; small/batch.json: padded
 and truncated batches, and the text of the first 1, 2, 3, ... ids. small/llama2/tokenizer.model has the entries of llama2 as a
 SentencePiece model; "spm" and "spm_decoded" are what the SentencePiece library answers for it, "same" where that is the same.
+small/families.json: the normalizers and pre-tokenizers of other families, and the strings that they give other ids than
+gpt2, llama2 and llama3, with these vocabularies. Those two of byte-level BPE have tokens across each other's borders of words.
 The training text is the licence and words made of syllables of many scripts, drawn by ../counter.py.
 """
 
@@ -221,6 +223,57 @@ def bert():
     return tokenizer
 
 
+CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+WORD_START = r"[^\r\n\p{L}\p{N}]?"
+# Letters that may begin and that may continue a word in "CamelCase".
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+
+
+def words(letters, numbers, line_ends=r"[\r\n]*"):
+    return rf"{letters}|{numbers}| ?[^\s\p{{L}}\p{{N}}]+{line_ends}|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+def camel_words(numbers, end):
+    letters = f"{WORD_START}{UPPER}*{LOWER}+{end}|{WORD_START}{UPPER}+{LOWER}*{end}"
+    return words(letters, numbers, r"[\r\n/]*")
+
+
+def byte_level_split(pattern, behavior="isolated", invert=False):
+    steps = [pre_tokenizers.Split(Regex(pattern), behavior, invert), pre_tokenizers.ByteLevel(False, use_regex=False)]
+    return pre_tokenizers.Sequence(steps)
+
+
+def families():
+    """By name: normalizer, pre-tokenizer, and the tokenizers whose vocabularies they are tried with."""
+    plain = rf"{CONTRACTIONS}|{WORD_START}\p{{L}}+"
+    each_digit = pre_tokenizers.Sequence([pre_tokenizers.Digits(True), pre_tokenizers.ByteLevel(False)])
+    of_bytes = ["gpt2", "llama3"]
+    return {
+        "qwen2": (normalizers.NFC(), byte_level_split(words(plain, r"\p{N}")), of_bytes),
+        "smollm2": (None, each_digit, of_bytes),
+        "olmo2": (None, byte_level_split(words(plain, r"\p{N}{1,3}"), "removed", invert=True), of_bytes),
+        "mistral-nemo": (None, byte_level_split(camel_words(r"\p{N}", "")), of_bytes),
+        "phi4-mini": (None, byte_level_split(camel_words(r"\p{N}{1,3}", CONTRACTIONS + "?")), of_bytes),
+        "mistral-v0.3": (None, pre_tokenizers.Metaspace(SPACE, "first", split=False), ["llama2"]),
+    }
+
+
+def family(name, normalizer, pre_tokenizer, base, tokenizer, texts):
+    """The steps, and [number of the string, ids] where the ids are not those of `tokenizer`. Words that are tokens get
+    no special treatment (`ignore_merges` is false), unlike in llama3."""
+    whole = json.loads(tokenizer.to_str())
+    whole["normalizer"], whole["model"]["ignore_merges"] = None, False
+    own = Tokenizer.from_str(json.dumps(whole))
+    if normalizer:
+        own.normalizer = normalizer
+    own.pre_tokenizer = pre_tokenizer
+    steps = json.loads(own.to_str())
+    ids = [[t.encode(text, add_special_tokens=False).ids for text in texts] for t in (own, tokenizer)]
+    different = [[i, mine] for i, (mine, theirs) in enumerate(zip(*ids)) if mine != theirs]
+    return {"name": name, "base": base, "normalizer": steps["normalizer"], "pre_tokenizer": steps["pre_tokenizer"],
+            "different": different}
+
+
 def varint(value):
     out = b""
     while value > 127:
@@ -327,6 +380,10 @@ def main():
             stored.put_bytes(HERE / name / "tokenizer.model", model)
             rows = with_sentencepiece(rows, model, texts)
         stored.put_lines(HERE / f"{name}.jsonl", rows)
+    stored.put_json(
+        HERE / "families.json",
+        [family(name, *steps, base, made[base], texts) for name, (*steps, bases) in families().items() for base in bases],
+    )
     # ByteFallback decodes an unfinished run of bytes to one U+FFFD, so no two runs are adjacent.
     streams = ["No\u00ebl \U0001f600 \u4f60\u597d na\u00efve", "\U0001f468 a\U0001f469b\U0001f466 family"]
     stored.put_json(
