@@ -4,8 +4,8 @@
 usage: PYTHON bench/side_by_side_faults.py [--build build/release] [--write docs/reliability.md] [ROW ...]
 
 PYTHON must have torch; rows about files also need safetensors, tokenizers and transformers, and are listed as left out
-without them. --write puts the table between the markers of the file. The script kills only processes that it started, by
-pid.
+without them. --write puts the table between the markers of the file and draws the times of its rows on failed ranks as
+FILE-faults.svg beside it. The script kills only processes that it started, by pid.
 """
 import argparse
 import importlib.util
@@ -21,6 +21,8 @@ import tempfile
 import textwrap
 import time
 from pathlib import Path
+
+from plot import Plot, drawn, metric
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- side by side: begin -->", "<!-- side by side: end -->"
@@ -417,6 +419,28 @@ def table(build, wanted):
     return "\n".join(out)
 
 
+def seconds_in(cell):
+    """The time of "all stopped after 1.37 s" or "after 25 ms"; of ranks that never stopped, how long they were watched."""
+    number, unit = re.search(r"after ([\d.]+) (s|ms)\b", cell).groups()
+    return float(number) / (1000 if unit == "ms" else 1)
+
+
+def chart(text):
+    """An SVG chart of the table's rows on killed and stopped processes."""
+    results = []
+    for name in ("M1", "M3", "M5"):
+        found = re.search(rf"^\| {name} \| (.*?) \| (.*?) \| (.*?) \|$", text, re.MULTILINE)
+        if found is None:
+            continue
+        what, theirs, ours = found.groups()
+        note = "; PyTorch's did not stop while watched" if "still compute" in theirs else ""
+        values = {"Cleave": [seconds_in(ours)], "PyTorch": [seconds_in(theirs)]}
+        results.append({"row": what.replace("`", "") + note,
+                        "values": {program: {"seconds": numbers} for program, numbers in values.items()}})
+    plot = Plot("Seconds until no rank runs (shorter is better)", lambda row: [[metric(row, "seconds", "")]])
+    return drawn(plot, results)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--build", default=ROOT / "build/release", type=Path)
@@ -432,6 +456,7 @@ def main():
     if options.write:
         before, rest = options.write.read_text().split(BEGIN)
         options.write.write_text(before + BEGIN + "\n" + text + "\n" + END + rest.split(END)[1])
+        options.write.with_name(f"{options.write.stem}-faults.svg").write_text(chart(text))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,9 @@ inline constexpr std::string_view kNumSteps = "num_steps";   ///< key in the fil
 /// The file of a checkpoint with all that resuming needs apart from tensors.
 inline constexpr std::string_view kStateName = "state.json";
 
+/// The file of a checkpoint with a run's log-probabilities under the reference model (task dpo).
+inline constexpr std::string_view kReferenceName = "reference_log_probs.safetensors";
+
 /// "exp_avg.model.norm.weight"
 std::string state_name(std::string_view part, std::string_view parameter);
 

@@ -7,6 +7,8 @@
 #include <ATen/ATen.h>
 
 #include "cleave/base/byte_count.h"
+#include "cleave/base/log.h"
+#include "cleave/checkpoint/model_links.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/comm/shm/rank_endpoint.h"
 #include "cleave/file/atomic_write.h"
@@ -19,10 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxLatestBytes = 4096;
-
-void name_latest(const fs::path& run, const fs::path& checkpoint) {
-  write_atomic(run / kLatestName, checkpoint.filename().string() + "\n");
-}
 
 /// The first damage of a checkpoint; nullopt if it is intact. An unreadable file, as on a bad
 /// sector, is damage of this checkpoint only: others may be readable.
@@ -78,7 +76,7 @@ RunFolder::RunFolder(fs::path path, Writers writers, int64_t keep_last)
     lock_ = std::make_unique<FileLock>(path_);
     remove_leftovers(path_);
     const auto newest = checkpoint_to_resume(path_);
-    if (newest && newest != newest_checkpoint(path_)) name_latest(path_, *newest);
+    if (newest) name_newest(*newest);
   }
   writers_.world.barrier("run folder opened");
 }
@@ -106,7 +104,7 @@ void RunFolder::require_space(const Checkpoint& checkpoint, int64_t num_saves,
 std::vector<fs::path> RunFolder::go_back_to(const fs::path& checkpoint, const std::string& suffix) {
   std::vector<fs::path> moved;
   if (writers_.world.rank() == 0) {
-    if (newest_checkpoint(path_) != path_ / checkpoint.filename()) name_latest(path_, checkpoint);
+    name_newest(checkpoint);
     for (const fs::path& newer : list_checkpoints(path_)) {
       if (checkpoint_step(newer.filename().string()) <=
           checkpoint_step(checkpoint.filename().string())) {
@@ -163,8 +161,19 @@ bool RunFolder::begin(const Checkpoint& checkpoint) {
 void RunFolder::publish() {
   const auto save = std::move(save_);  // it is no longer pending, even if commit() throws
   save->commit();
-  if (writers_.world.rank() == 0) name_latest(path_, target_);
+  if (writers_.world.rank() == 0) name_newest(target_);
   if (keep_last_ > 0) retire(target_);
+}
+
+/// Sets `latest` and the links to this checkpoint of the folder. A disk without links is no error.
+void RunFolder::name_newest(const fs::path& checkpoint) {
+  const std::string name = checkpoint.filename();
+  if (newest_checkpoint(path_) != path_ / name) write_atomic(path_ / kLatestName, name + "\n");
+  const std::string problem = link_model_files(path_, path_ / name);
+  if (problem.empty() || has_warned_) return;
+  has_warned_ = true;
+  log_warning(problem, "; for programs other than cleave, give the checkpoint, as ",
+              (path_ / name).string());
 }
 
 void RunFolder::retire(const fs::path& newest) {

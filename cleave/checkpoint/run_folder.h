@@ -12,7 +12,8 @@
 namespace cleave::inline checkpoint {
 
 /// The --out folder of a run: its checkpoints step_NNNNNNNN/ and the file `latest`, which names the
-/// newest one. One run writes at a time: rank 0 holds the folder's lock. Calls are collective.
+/// newest one; links make it a model folder for other programs (model_links.h). One run writes at a
+/// time: rank 0 holds the folder's lock. Calls are collective.
 class RunFolder {
  public:
   /// Makes the folder, takes its lock, removes partial files of dead writers, and sets `latest` to
@@ -56,6 +57,7 @@ class RunFolder {
  private:
   bool begin(const Checkpoint& checkpoint);
   void publish();
+  void name_newest(const std::filesystem::path& checkpoint);
   void retire(const std::filesystem::path& newest);
 
   std::filesystem::path path_;
@@ -65,6 +67,7 @@ class RunFolder {
   std::unique_ptr<FileLock> lock_;
   std::filesystem::path target_;       // of save_
   std::unique_ptr<ShardedSave> save_;  // pending
+  bool has_warned_ = false;            // that the model's files cannot be linked
 };
 
 /// The checkpoint that the run folder's `latest` names; nullopt if there is none. Throws

@@ -568,7 +568,9 @@ TEST(RunFolderAsync, EndWithoutWaiting_LeavesTheOldCheckpointAndNothingAfterTheN
   }
   const RunFolder again(folder.path(), {one, one, one});
   EXPECT_EQ(newest_checkpoint(folder.path()), folder / "step_00000001");
-  EXPECT_THAT(test::names_below(folder.path()), ElementsAre(".lock", "latest", "step_00000001"));
+  EXPECT_THAT(test::names_below(folder.path()),
+              ElementsAre(".lock", "config.json", "latest", "model.safetensors", "step_00000001",
+                          "tokenizer.json"));
 }
 
 }  // namespace

@@ -56,8 +56,7 @@ std::string checkpoint_in(const fs::path& folder) {
   return "";
 }
 
-// The first file by name of the folder with a model's weights; empty if there is none. A run keeps
-// its weights in the folders of its checkpoints.
+// The first file by name of the folder with a model's weights; empty if there is none.
 std::string weights_in(const fs::path& folder) {
   std::string first;
   std::error_code problem;
@@ -101,10 +100,11 @@ void require_checkpoint(const std::string& folder) {
     std::error_code problem;
     return fs::exists(path / name, problem);
   };
-  if (!has(kRecordName) || has(kLatestName) || has("config.json") || has("params.json")) return;
+  if (!has(kRecordName) || has(kLatestName)) return;
   const std::string unnamed = newest_checkpoint_in(path);
   CLEAVE_CHECK(unnamed.empty(), Code::kIo, folder, ": the file `latest` is not there; write ",
                "the name of a checkpoint into it: echo ", unnamed, " >", folder, "/latest");
+  if (has("config.json") || has("params.json")) return;
   const RunRecord record = read_record(folder);
   const bool has_metrics = has(kMetricsName);
   const auto steps = has_metrics ? read_metrics(path / kMetricsName) : std::vector<StepMetrics>{};
@@ -158,7 +158,8 @@ void require_run_folder(const std::string& out) {
   CLEAVE_CHECK(fs::is_directory(out, problem), Code::kIo, "--out ", out,
                ": is a file; expected a folder");
   const std::string weights = weights_in(out);
-  if (weights.empty()) return;
+  // A run has links to the weights of its newest checkpoint, or copies of them after scp -r.
+  if (weights.empty() || !newest_checkpoint_in(out).empty()) return;
   const fs::path run = fs::weakly_canonical(out, problem).parent_path();
   CLEAVE_CHECK(!fs::exists(run / kLatestName, problem), Code::kUsage, "--out ", out,
                " is a checkpoint of the run ", run.string(), "; give the run's folder");

@@ -234,9 +234,9 @@ void Flags::require_all() const {
     std::error_code problem;
     const bool is_data = row.name == "data" && extension != ".json" && extension != ".gguf" &&
                          std::filesystem::is_regular_file(word_, problem);
-    throw Error(Code::kUsage, str(dashed(row.name), ' ', row.value, " is missing; ",
-                                  is_data ? str("did you mean --data ", word_)
-                                          : str("see cleave ", command_name(*app_), " --help")));
+    std::string advice = is_data ? str("did you mean --data ", word_) : advice_();
+    if (advice.empty()) advice = str("see cleave ", command_name(*app_), " --help");
+    throw Error(Code::kUsage, str(dashed(row.name), ' ', row.value, " is missing; ", advice));
   }
 }
 

@@ -1,6 +1,8 @@
 #pragma once
+#include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cleave/base/option.h"
@@ -54,6 +56,9 @@ class Flags {
   /// line overrides the others in the config file. They do not exclude each other if the switch
   /// `unless` is given.
   void exclusive(std::vector<std::string> names, std::string unless = "");
+  /// What the error about a missing flag says in place of "see cleave COMMAND --help", after the
+  /// values were read; empty: nothing else.
+  void when_missing(std::function<std::string()> advice) { advice_ = std::move(advice); }
   /// Words from the first positional argument, or after --, are the command line of another
   /// program.
   void program(std::vector<std::string>* target) { program_ = target; }
@@ -96,6 +101,7 @@ class Flags {
   std::vector<Positional> positionals_;
   std::string config_path_;
   std::string word_;  // of the flag that takes a word
+  std::function<std::string()> advice_ = [] { return std::string(); };  // on a missing flag
 };
 
 }  // namespace cleave::cli

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <filesystem>
 #include <memory>
+#include <system_error>
 
 #include "cleave/base/error.h"
 #include "cleave/base/str.h"
@@ -10,6 +12,7 @@
 #include "cleave/cli/shared_flags.h"
 #include "cleave/comm/bootstrap/environment.h"
 #include "cleave/file/weighted_path.h"
+#include "cleave/report/record.h"
 #include "cleave/train/options.h"
 
 namespace cleave::cli {
@@ -67,6 +70,21 @@ void check(const TrainOptions& options) {
   check_files(options);
 }
 
+/// The command that resumes the run in --out, for a command line with --resume that lacks flags;
+/// empty if there is none.
+std::string resume_command(const TrainOptions& options) {
+  std::error_code problem;
+  const bool is_run =
+      std::filesystem::exists(std::filesystem::path(options.out) / kRecordName, problem);
+  if (!options.resume || !is_run) return "";
+  for (const auto& [name, value] : read_record(options.out).settings) {
+    if (name != kCommandSetting) continue;
+    const bool resumes = value.find(" --resume") != std::string::npos;
+    return str("a resumed run takes its flags again: ", value, resumes ? "" : " --resume");
+  }
+  return "";
+}
+
 }  // namespace
 
 Command train_command() {
@@ -78,6 +96,7 @@ Command train_command() {
             flags.add_all(option::sections(*options));
             flags.takes_word("model");
             flags.exclusive({"steps", "epochs"});
+            flags.when_missing([options] { return resume_command(*options); });
             auto launcher = std::make_shared<LauncherFlags>(flags);
             return [options, launcher] {
               launcher->apply();

@@ -20,14 +20,18 @@ TEST(ResolveRunFolder, RunFolder_IsTheFolderThatLatestNames) {
   std::filesystem::create_directories(run / "step_00000002");
   std::ofstream(run / "latest") << "step_00000002\n";
   EXPECT_EQ(resolve_run_folder(run.path()), run / "step_00000002");
-  std::ofstream(run / "config.json") << "{}";
-  EXPECT_EQ(resolve_run_folder(run.path()), run.path());
+  std::ofstream(run / "config.json") << "{}";  // a run has links to its checkpoint's files
+  EXPECT_EQ(resolve_run_folder(run.path()), run / "step_00000002");
 }
 
 TEST(ResolveRunFolder, OtherFolders_AreReturnedUnchanged) {
   const TempFolder folder;
   EXPECT_EQ(resolve_run_folder(folder.path()), folder.path());
   EXPECT_EQ(resolve_run_folder(folder / "missing"), folder / "missing");
+  std::filesystem::create_directories(folder / "global_step500");  // as DeepSpeed writes them
+  std::ofstream(folder / "latest") << "global_step500";
+  std::ofstream(folder / "config.json") << "{}";
+  EXPECT_EQ(resolve_run_folder(folder.path()), folder.path());
 }
 
 TEST(ResolveRunFolder, LatestThatNamesNoFolderInTheRun_IsRefused) {

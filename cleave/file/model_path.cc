@@ -82,9 +82,12 @@ fs::path resolve_run_folder(const fs::path& folder) {
   constexpr uint64_t kMaxBytes = 4096;
   const fs::path latest = folder / kLatestName;
   std::error_code ignored;  // a file that cannot be accessed counts as missing
-  if (fs::exists(folder / "config.json", ignored) || !fs::exists(latest, ignored)) return folder;
+  if (!fs::exists(latest, ignored)) return folder;
   std::string name = read_file(latest, kMaxBytes);
   if (name.ends_with('\n')) name.pop_back();
+  // A run folder has links to its checkpoint's files. DeepSpeed writes such a file, too.
+  const bool is_run = name.starts_with("step_");
+  if (!is_run && fs::exists(folder / "config.json", ignored)) return folder;
   CLEAVE_CHECK(is_file_name(name), Code::kFormat, latest.string(), " holds '", name,
                "'; expected the name of a checkpoint folder");
   CLEAVE_CHECK(fs::is_directory(folder / name, ignored), Code::kIo, latest.string(), " names ",

@@ -16,6 +16,9 @@ inline constexpr std::string_view kMetricsName = "metrics.jsonl";
 /// The folder in a run folder with the token ids of its data.
 inline constexpr std::string_view kTokensName = "tokens";
 
+/// The setting of a record that is the command line of the run's last start.
+inline constexpr std::string_view kCommandSetting = "command";
+
 /// The setting of a record that says when the run saves: "every 100 steps and at the end".
 inline constexpr std::string_view kSavesSetting = "checkpoints";
 

@@ -8,6 +8,7 @@
 
 #include "cleave/base/hash.h"
 #include "cleave/base/progress.h"
+#include "cleave/checkpoint/names.h"
 #include "cleave/format/safetensors.h"
 #include "cleave/train/batch_loader.h"
 #include "cleave/train/rank_model.h"

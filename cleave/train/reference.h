@@ -17,16 +17,13 @@ class BatchLoader;
 class RankModel;
 class StopRequest;
 
-/// The file of a checkpoint that holds a run's ReferenceLogProbs.
-inline constexpr std::string_view kReferenceName = "reference_log_probs.safetensors";
-
 /// The log-probabilities of a run's pairs under the reference model, which is the model before the
 /// first step. They are computed once and are a part of every checkpoint, so that a resumed run has
 /// the same.
 struct ReferenceLogProbs {
   Tensor data;       ///< of --data: [pairs, 2] fp64, chosen and rejected
   Tensor eval_data;  ///< of --eval-data; undefined without it
-  std::string file;  ///< the bytes of kReferenceName
+  std::string file;  ///< the bytes of the checkpoint's file kReferenceName
 
   /// Makes the file. Its tensors are named by the checksums of the data.
   ReferenceLogProbs(const TrainSetup& setup, Tensor of_data, Tensor of_eval_data);

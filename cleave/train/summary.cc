@@ -161,7 +161,7 @@ RunRecord run_record(const TrainSetup& setup, const std::string& model_name, Mod
               .num_steps = setup.num_steps};
   r.settings = {
       {"started", utc_text(std::time(nullptr))},
-      {"command", o.command},
+      {std::string(kCommandSetting), o.command},
       {"cleave version", std::string(version())},
       {"git commit of the working folder", git_commit(fs::current_path(no_folder))},
       {"host", host_name()},

@@ -156,6 +156,7 @@ TEST(Inspect, RunBeforeItsFirstCheckpoint_SaysHowFarItIs) {
   for (const char* name : {"step_00000001", "step_00000002", "step_00000003.superseded"}) {
     std::filesystem::create_directory(folder / "a" / name);
   }
+  std::ofstream(folder / "a/config.json") << "{}";  // as the link to the newest checkpoint's file
   EXPECT_TRUE(contains(run_cleave({"inspect", folder / "a"}).err,
                        ": the file `latest` is not there; write the name of a checkpoint into it: "
                        "echo step_00000002 >" +

@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "cleave/report/record.h"
 #include "tests/e2e/fake_program.h"
 #include "tests/support/level.h"
 #include "tests/support/paths.h"
@@ -216,6 +217,22 @@ TEST_F(Usage, MissingFlags_AreNamed) {
   expect_refused({"launch", "--", "ls"}, 2, "-n N is missing; see cleave launch --help");
 }
 
+TEST_F(Usage, ResumingWithoutFlags_NamesTheRunsOwnCommand) {
+  const std::string command = "cleave train --data 'my text' --out out/run";
+  write_record(in("run"), {.title = "m", .settings = {{std::string(kCommandSetting), command}}});
+  expect_refused(
+      {"train", "--resume", "--out", "@run"}, 2,
+      "--data FILES is missing; a resumed run takes its flags again: " + command + " --resume");
+  write_record(in("run"),
+               {.title = "m", .settings = {{std::string(kCommandSetting), command + " --resume"}}});
+  expect_refused(
+      {"train", "--resume", "--out", "@run"}, 2,
+      "--data FILES is missing; a resumed run takes its flags again: " + command + " --resume");
+  expect_refused({"train", "--out", "@run"}, 2, "--data FILES is missing; see cleave train --help");
+  expect_refused({"train", "--resume", "--out", "@new"}, 2,
+                 "--data FILES is missing; see cleave train --help");
+}
+
 TEST_F(Usage, FlagsThatExcludeEachOther_AreRefused) {
   const Words base = {"train", "--data", "@data.txt", "--out", "@new"};
   const auto with = [&](const Words& more) {
@@ -341,6 +358,9 @@ TEST_F(Usage, FolderThatHoldsARun_IsOnlyTakenToResume) {
   expect_refused({"train", "--data", data, "--out", "@run"}, 2,
                  "--out @run already holds a run (step_00000002); resume it with --resume or "
                  "choose another folder");
+  // As links to the checkpoint's files, or copies of them.
+  write("run/config.json", "{}");
+  write("run/model.safetensors", "");
   EXPECT_EQ(run_fake({"train", "--data", data, "--out", in("run"), "--resume"}).exit_code, 0);
   EXPECT_EQ(run_fake({"train", "--data", data, "--out", in("model")}).exit_code, 0);
 }

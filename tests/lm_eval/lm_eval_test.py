@@ -28,32 +28,32 @@ def run(words, **settings):
 
 
 def train(cleave, folder):
-    """A small model of sentences such as 'The sky is blue.'; its checkpoint."""
+    """A small model of sentences such as 'The sky is blue.'; its run folder."""
     text = folder / "text.txt"
     things = list(COLOURS)
     text.write_text("".join(f"The {things[i * i % 7 % 4]} is {COLOURS[things[i * i % 7 % 4]]}.\n" for i in range(1000)))
     run([cleave, "train", "--model", "llama-tiny", "--data", text, "--out", folder / "run", "--steps", 20, "--seq-len", 32,
          "--batch-size", 8, "--lr", 3e-3, "--quiet"])
-    return folder / "run" / (folder / "run" / "latest").read_text().strip()
+    return folder / "run"
 
 
-def harness(checkpoint, folder):
+def harness(model, folder):
     """The rows of the harness: question, choices, log-likelihoods, and whether the answer is the likeliest choice."""
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(folder / "cache")}
-    run([PYTHON, "-m", "lm_eval", "--model", "hf", "--model_args", f"pretrained={checkpoint},dtype=float32",
+    run([PYTHON, "-m", "lm_eval", "--model", "hf", "--model_args", f"pretrained={model},dtype=float32",
          "--include_path", FOLDER, "--tasks", "colours", "--device", "cpu", "--batch_size", "1",
          "--log_samples", "--output_path", folder / "results"], env={**os.environ, **offline})
     (samples,) = (folder / "results").rglob("samples_colours_*.jsonl")
     return [json.loads(line) for line in samples.read_text().splitlines()]
 
 
-def log_likelihood(cleave, checkpoint, pairs, folder):
+def log_likelihood(cleave, model, pairs, folder):
     """The sum over pairs (question, choice), by `cleave eval`: the bytes are the ids."""
     with open(folder / "rows.jsonl", "w") as rows:
         for question, choice in pairs:
             context, answer = list(question.encode()), list(f" {choice}".encode())
             print(json.dumps({"input_ids": context + answer, "labels": [-100] * len(context) + answer}), file=rows)
-    answered = json.loads(run([cleave, "eval", "--model", checkpoint, "--data", folder / "rows.jsonl", "--json"]))
+    answered = json.loads(run([cleave, "eval", "--model", model, "--data", folder / "rows.jsonl", "--json"]))
     assert answered["tokens"] == sum(len(choice) + 1 for _, choice in pairs), answered
     return -answered["loss"] * answered["tokens"]
 
@@ -67,8 +67,8 @@ def main():
     cleave = pathlib.Path(sys.argv[1]).resolve()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        checkpoint = train(cleave, folder)
-        samples = harness(checkpoint, folder)
+        model = train(cleave, folder)
+        samples = harness(model, folder)
         assert len(samples) == len((FOLDER / "colours.jsonl").read_text().splitlines())
         pairs, found = [], 0.0
         for sample in samples:
@@ -78,7 +78,7 @@ def main():
             pairs.append((question, choices[answer]))
             found += of_choices[answer]
         # One call of cleave. Six numbers of each pair are summed in fp32.
-        wanted = log_likelihood(cleave, checkpoint, pairs, folder)
+        wanted = log_likelihood(cleave, model, pairs, folder)
         assert math.isclose(found, wanted, abs_tol=1e-4 * len(pairs)), (pairs, found, wanted)
         print(f"{len(pairs)} answers: {found:.4f}, cleave eval {wanted:.4f}")
 

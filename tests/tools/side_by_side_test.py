@@ -19,6 +19,7 @@ import quiet  # noqa: E402
 import report  # noqa: E402
 import rows  # noqa: E402
 import side_by_side  # noqa: E402
+import side_by_side_faults  # noqa: E402
 
 QUIET = quiet.Run("", "", 0, 1.0, 0.01)
 
@@ -199,6 +200,20 @@ class SideBySide(unittest.TestCase):
         found = machine.versions("/no/cleave", sys.executable)
         self.assertIsNone(found["cleave"])
         self.assertEqual(set(machine.PACKAGES) - set(found), set())
+
+
+class Faults(unittest.TestCase):
+    def test_chart_has_the_times_of_the_table(self):
+        chart = side_by_side_faults.chart(
+            "| M1 | a rank | all stopped after 1.50 s, exit 1 | all stopped after 250 ms, exit 137 |\n"
+            "| M3 | `x` | ranks still compute after 15 s | no rank left after 2.25 s |\n"
+            "| M7 | another | after 9 s | after 8 s |\n")
+        self.assertEqual(re.findall(r">([\d.]+)</text>", chart), ["0.25", "1.50", "2.25", "15.0"])
+        self.assertIn(">x; PyTorch's did not stop while watched</text>", chart)
+
+    def test_chart_of_the_page_is_that_of_its_table(self):
+        page = SOURCE / "docs/reliability.md"
+        self.assertEqual((page.parent / "reliability-faults.svg").read_text(), side_by_side_faults.chart(page.read_text()))
 
 
 if __name__ == "__main__":

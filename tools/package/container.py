@@ -28,6 +28,9 @@ def run_in(root, words, environment, folder):
 def build(root, packages):
     """Runs all steps but FROM, then trains and generates with the entry point. pip's settings are the caller's."""
     environment = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+    if "PIP_CERT" in environment:  # a file of this machine
+        environment["PIP_CERT"] = "/tmp/pip-cert.pem"
+        shutil.copy(os.environ["PIP_CERT"], root / "tmp/pip-cert.pem")
     environment.update(PATH=os.defpath + ":/usr/sbin:/sbin", HOME="/tmp")
     clock, folder, entry = Clock(), "/", []
     for instruction, argument in steps():
