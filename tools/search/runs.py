@@ -69,7 +69,7 @@ class Inputs:
         the case has only a config or a preset.
         """
         path, size = os.path.join(self.folder, f"model-{number}"), max(size, 2.0**-52)
-        if self.adapter_path:
+        if self.model_path != self.base_path:  # a merged model, or one that was a GGUF file
             return models.write_nudged(path, self.model_path, number, size, "fp64" if dtype == "fp64" else "fp32")
         if self.model["source"] != "folder":
             return models.write_nudged(path, initial(), number, size, "fp64" if dtype == "fp64" else "fp32")
