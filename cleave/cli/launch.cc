@@ -13,6 +13,7 @@
 #include "cleave/cli/command.h"
 #include "cleave/cli/failed_start.h"
 #include "cleave/cli/shared_flags.h"
+#include "cleave/cli/value.h"
 #include "cleave/comm/launch/hosts_launch.h"
 
 namespace cleave::cli {
@@ -82,15 +83,27 @@ HostCommand host_command(const LaunchFlags& flags, int num_ranks) {
   };
 }
 
-/// The --out folder of `cleave train`; nullopt for other programs.
+/// The value of `flag` in a command line, written as two words or with '='.
+std::optional<std::string> value_of(std::string_view flag, const std::vector<std::string>& words) {
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (words[i] == flag && i + 1 < words.size()) return words[i + 1];
+    if (words[i].starts_with(str(flag, '='))) return words[i].substr(flag.size() + 1);
+  }
+  return std::nullopt;
+}
+
+/// The --out folder of `cleave train`, also from its --config; nullopt for other programs.
 std::optional<std::string> run_folder_of(const std::vector<std::string>& command) {
   const bool is_cleave = std::filesystem::path(command.front()).filename() == "cleave";
   if (!is_cleave || command.size() < 2 || command[1] != "train") return std::nullopt;
-  constexpr std::string_view kFlag = "--out";
-  for (size_t i = 2; i < command.size(); ++i) {
-    const std::string& word = command[i];
-    if (word == kFlag && i + 1 < command.size()) return command[i + 1];
-    if (word.starts_with(str(kFlag, '='))) return word.substr(kFlag.size() + 1);
+  if (auto out = value_of("--out", command)) return out;
+  const auto config = value_of("--config", command);
+  if (!config) return std::nullopt;
+  try {
+    for (const ConfigEntry& entry : read_config_entries(*config)) {
+      if (entry.name == "out") return entry.value.as_string();
+    }
+  } catch (const Error&) {  // the ranks report what is wrong with the file
   }
   return std::nullopt;
 }

@@ -231,12 +231,17 @@ TEST(TrainProgram, StartThatFails_LeavesNothing) {
   const RunResult two = run_with_deadline(launched(2, with_out(short_data, folder / "new/run")));
   EXPECT_EQ(two.exit_code, 2) << two.err;
   EXPECT_FALSE(std::filesystem::exists(folder / "new"));
-  // The launcher does not know the folder of a config file, so the rank itself cleans up.
   std::ofstream(folder / "out.json") << json{{"out", folder / "new/run"}};
   Words with_config(short_data.begin(), short_data.end() - 1);
   with_config.insert(with_config.end(), {"--config", folder / "out.json"});
-  const RunResult from_config = run_with_deadline(launched(1, with_config));
+  const RunResult from_config = run_with_deadline(launched(2, with_config));
   EXPECT_EQ(from_config.exit_code, 2) << from_config.err;
+  EXPECT_FALSE(std::filesystem::exists(folder / "new"));
+  // The launcher does not know the folder of a script, so the rank itself cleans up.
+  Words script{"launch", "-n", "1", "--", "/usr/bin/env", test::program()};
+  script.insert(script.end(), short_data.begin(), short_data.end());
+  const RunResult from_script = run_with_deadline(with_out(script, folder / "new/run"));
+  EXPECT_EQ(from_script.exit_code, 2) << from_script.err;
   EXPECT_FALSE(std::filesystem::exists(folder / "new"));
   // In the second file, and in step 1, when the folder is locked and the metrics are begun.
   EXPECT_EQ(run_with_deadline(
