@@ -339,6 +339,7 @@ double operation_s() {
 template <class Shape>
 std::vector<Shape> heaviest(const std::map<Shape, double>& all, size_t count) {
   std::vector<std::pair<double, Shape>> sorted;
+  sorted.reserve(all.size());
   for (const auto& [shape, times] : all) sorted.emplace_back(times * flops_of(shape), shape);
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const auto& a, const auto& b) { return a.first > b.first; });

@@ -18,7 +18,9 @@ struct MatrixWork {
   bool is_first_transposed = false, is_second_transposed = false;
   at::ScalarType type = at::kFloat;
   [[nodiscard]] double flops() const;
-  friend auto operator<=>(const MatrixWork&, const MatrixWork&) = default;
+  // clang-tidy 14 takes the default for a null pointer.
+  friend auto operator<=>(const MatrixWork&,
+                          const MatrixWork&) = default;  // NOLINT(modernize-use-nullptr)
 };
 
 /// The sizes of an attention that stores no scores.
@@ -28,7 +30,8 @@ struct AttentionWork {
   bool is_causal = false, is_backward = false;
   bool has_dropout = false;  ///< of probabilities
   at::ScalarType type = at::kFloat;
-  friend auto operator<=>(const AttentionWork&, const AttentionWork&) = default;
+  friend auto operator<=>(const AttentionWork&,
+                          const AttentionWork&) = default;  // NOLINT(modernize-use-nullptr)
 };
 
 /// What a thread computes, independent of a machine.
