@@ -409,8 +409,13 @@ void expect_whole_run(const fs::path& folder, int64_t old_step, int64_t new_step
   for (const fs::path& checkpoint : list_checkpoints(folder)) {
     EXPECT_THAT(find_damage(checkpoint), IsEmpty());
   }
+  // Each other name is a link to the newest checkpoint's file.
+  const fs::path newest_name = newest_checkpoint(folder)->filename();
   for (const std::string& left : test::names_below(folder)) {
-    EXPECT_TRUE(left == kLatestName || checkpoint_step(left)) << left;
+    if (left == kLatestName || checkpoint_step(left)) continue;
+    ASSERT_TRUE(fs::is_symlink(folder / left)) << left;
+    EXPECT_EQ(fs::read_symlink(folder / left), newest_name / left);
+    EXPECT_TRUE(fs::exists(folder / left)) << left;
   }
 }
 

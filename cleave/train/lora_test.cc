@@ -277,7 +277,7 @@ TEST_F(LoraRuns, RunResumedOnOtherLayouts_GivesTheLossesOfTheUninterruptedOne) {
   EXPECT_TRUE(fs::exists(saved / "adapter_model.safetensors"));
   EXPECT_TRUE(fs::exists(saved / "optimizer.safetensors"));
   EXPECT_FALSE(fs::exists(saved / "model.safetensors"));
-  fs::copy(run, folder_ / "fsdp", fs::copy_options::recursive);
+  fs::copy(run, folder_ / "fsdp", fs::copy_options::recursive | fs::copy_options::copy_symlinks);
   for (const bool is_fsdp : {false, true}) {
     TrainOptions second = options(is_fsdp ? "fsdp" : "moved");
     second.resume = true;
