@@ -50,7 +50,7 @@ struct PlanOptions : LayoutOptions, LoraFlags {
 
 namespace cleave::option {
 
-/// The options of LayoutOptions, but for --reduce-dtype, which stands beside --dtype. The ranks
+/// The options of LayoutOptions, except --reduce-dtype, which --help lists after --dtype. The ranks
 /// compare the layout that follows from them.
 inline std::vector<Row> rows(LayoutOptions& o) {
   return {
