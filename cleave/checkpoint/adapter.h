@@ -47,6 +47,9 @@ class AdapterDelta {
   AdapterDelta(const std::filesystem::path& folder, Model& model,
                std::set<std::string>* left_out = nullptr, bool is_averaged = false);
 
+  /// Whether merge() changes a weight.
+  [[nodiscard]] bool changes(const std::string& weight) const { return targets_.contains(weight); }
+
   /// Merges the block `slices` of the weight `stored.name`, whose values are in `out`: adds its
   /// part of the product, and with magnitudes (DoRA) multiplies the rows of the sum with magnitude
   /// / norm. In fp32 (fp64 if the values are), rounded once. Other tensors do not change.

@@ -347,7 +347,7 @@ ConvertReport write_int4(ConvertOptions options, const ModelFolder& from) {
                " is possible only in the format safetensors");
   const auto model = make_model(from.config);
   model->name_tree();
-  const ModelTensors whole(from, *model);
+  const ModelTensors whole(from, *model, merged_dtype(options.dtype));
   const Int4Source source(whole, *model, /*has_mins=*/options.dtype == "int4");
   options.dtype.clear();
   Output output(options, from, source);
@@ -364,13 +364,13 @@ ConvertReport convert(const ConvertOptions& options) {
   if (options.format == ModelFormat::kGguf) return write_gguf(options, from);
   if (is_sharded(options.format)) {
     const auto model = make_model(from.config);
-    const ModelTensors source(from, *model);
+    const ModelTensors source(from, *model, merged_dtype(options.dtype));
     Output output(options, from, source);
     output.write_torch(sharded_files(source, from.config, options));
     return output.finish();
   }
   if (is_int4(options.dtype)) return write_int4(options, from);
-  const auto source = open_whole_tensors(from);
+  const auto source = open_whole_tensors(from, merged_dtype(options.dtype));
   Output output(options, from, *source);
   std::vector<Wanted> tensors = whole_tensors(*source, options.dtype);
   if (options.format == ModelFormat::kSafetensors) {

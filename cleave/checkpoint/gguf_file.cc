@@ -127,7 +127,7 @@ class GgufOutput {
 
   ConvertReport write() {
     const auto model = make_model(from_.config);
-    const ModelTensors source(from_, *model);
+    const ModelTensors source(from_, *model, merged_dtype(options_.dtype));
     choose_tensors(source, *model);
     const size_t num_copied = tensors_.size();
     const std::vector<GgufFactors> factors = gguf_rope_factors(from_.config);
@@ -136,7 +136,7 @@ class GgufOutput {
       tensor.name = one.name;
       tensor.shape = {std::ssize(one.values)};
     }
-    const GgufPlan plan(metadata(), tensors_);
+    const GgufPlan plan(metadata(model->facts()), tensors_);
     const FileLock lock(target_.parent_path());
     require_free_space(target_.parent_path(), plan.total_bytes() + kDiskBlock);
     for (const std::string& folder : from_.folders()) {
@@ -192,7 +192,7 @@ class GgufOutput {
     return at->second;
   }
 
-  [[nodiscard]] GgufMetadata metadata() const {
+  [[nodiscard]] GgufMetadata metadata(const ModelFacts& facts) const {
     GgufMetadata metadata(options_.to);
     const fs::path from = fs::absolute(options_.from).lexically_normal();
     const fs::path last = from.has_filename() ? from.filename() : from.parent_path().filename();
@@ -208,7 +208,7 @@ class GgufOutput {
     const std::string source = tokenizer_source(from_);
     const std::vector<NamedFile> files = model_tokenizer_files(source);
     const auto tokenizer = has_model_tokenizer(source) ? load_model_tokenizer(source) : nullptr;
-    add_gguf_tokenizer(metadata, {.files = files, .tokenizer = tokenizer.get()}, from_.config);
+    add_gguf_tokenizer(metadata, {.files = files, .tokenizer = tokenizer.get()}, facts);
     return metadata;
   }
 

@@ -165,6 +165,19 @@ TEST_P(GgufFamily, FileAndBack_IsTheSameModel) {
 INSTANTIATE_TEST_SUITE_P(Configs, GgufFamily, testing::ValuesIn(configs()),
                          [](const auto& of) { return str(of.index); });
 
+// transformers: LlamaConfig and MistralConfig end texts with id 2 unless config.json says
+// otherwise.
+TEST(GgufModel, EndTokenThatConfigJsonLeavesOut_IsTheFamilys) {
+  for (const char* family : {"llama", "mistral"}) {
+    json config = json::parse(kLlamaConfig);
+    config.erase("eos_token_id");
+    config["model_type"] = family;
+    const TempFolder folder;
+    const Gguf file = Gguf::open(write_gguf_of(folder, config.dump()));
+    EXPECT_EQ(file.metadata().int_at("tokenizer.ggml.eos_token_id"), 2) << family;
+  }
+}
+
 // Each rank's blocks of a quantised file are those of the whole tensor.
 TEST(GgufModel, ShardsOfAQuantizedFile_AreThoseOfTheWhole) {
   const TempFolder folder;

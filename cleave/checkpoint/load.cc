@@ -126,13 +126,14 @@ LoadResult fill(Model& model, const ModelTensors& files, const MaterializeOption
 LoadResult load_model(Model& model, const ModelFolder& folder, at::ScalarType dtype,
                       const TakeParameter& take) {
   model.name_tree();
-  return fill(model, ModelTensors(folder, model), {.dtype = dtype}, take);
+  return fill(model, ModelTensors(folder, model, dtype_of(dtype)), {.dtype = dtype}, take);
 }
 
 LoadResult load_for_other_task(Model& model, const ModelFolder& folder, at::ScalarType dtype,
                                uint64_t seed) {
   model.name_tree();
-  return fill(model, ModelTensors::for_other_task(folder, model), {.seed = seed, .dtype = dtype});
+  return fill(model, ModelTensors::for_other_task(folder, model, dtype_of(dtype)),
+              {.seed = seed, .dtype = dtype});
 }
 
 void load_adapter(Model& model, const std::string& folder, at::ScalarType dtype) {

@@ -10,6 +10,7 @@
 #include "cleave/checkpoint/shard_files.h"
 #include "cleave/format/safetensors.h"
 #include "cleave/format/torch_bin.h"
+#include "cleave/mesh/scalar_type.h"
 
 namespace cleave::inline checkpoint {
 namespace {
@@ -94,13 +95,20 @@ std::unique_ptr<TensorSource> open_model_files(const ModelFolder& folder) {
   return std::make_unique<EmaTensors>(std::move(files), folder.weights_path());
 }
 
-std::unique_ptr<TensorSource> open_whole_tensors(const ModelFolder& folder) {
+std::unique_ptr<TensorSource> open_whole_tensors(const ModelFolder& folder,
+                                                 std::optional<DType> merged) {
   const bool has_own_names = has_whole_files(folder) && !folder.meta_names;
   if (has_own_names && folder.adapter.empty()) return open_model_files(folder);
-  return std::make_unique<ModelTensors>(folder, *make_model(folder.config));
+  return std::make_unique<ModelTensors>(folder, *make_model(folder.config), merged);
 }
 
-ModelTensors::ModelTensors(const ModelFolder& folder, Model& model, bool must_fit)
+std::optional<DType> merged_dtype(const std::string& dtype) {
+  if (dtype.empty()) return std::nullopt;
+  return dtype_from_name(dtype).value_or(DType::kF32);
+}
+
+ModelTensors::ModelTensors(const ModelFolder& folder, Model& model, std::optional<DType> merged,
+                           bool must_fit)
     : files_(open_model_files(folder)) {
   std::set<std::string> used, missing, unexpected;
   bool trains_adapter = false;
@@ -138,12 +146,17 @@ ModelTensors::ModelTensors(const ModelFolder& folder, Model& model, bool must_fi
     adapter_ = std::make_unique<AdapterDelta>(folder.adapter, model,
                                               must_fit ? nullptr : &left_out_, folder.averaged);
   }
+  for (Entry& entry : entries_) {
+    if (!merged || !adapter_ || !adapter_->changes(entry.info.name)) continue;
+    entry.info.dtype =
+        dtype_of(at::promoteTypes(scalar_type(entry.info.dtype), scalar_type(*merged)));
+  }
 }
 
-ModelTensors ModelTensors::for_other_task(const ModelFolder& folder, Model& model) {
+ModelTensors ModelTensors::for_other_task(const ModelFolder& folder, Model& model, DType merged) {
   const auto own = make_model(folder.config);
   (void)ModelTensors(folder, *own);  // throws if the files do not fit their own model
-  return {folder, model, false};
+  return {folder, model, merged, /*must_fit=*/false};
 }
 
 void ModelTensors::add(TensorInfo info, StoredAs stored) {
@@ -191,14 +204,20 @@ void ModelTensors::read_int4(std::string_view name, const Int4Block& block,
 void ModelTensors::read_base(const TensorInfo& info, std::span<const Slice> slices,
                              std::span<std::byte> out) const {
   const Entry& entry = entries_[by_name_.at(info.name)];
-  if (entry.stored.interleaved_rows == 0) {
-    files_->read_block(entry.stored.name, slices, out);
-    return;
-  }
   const uint64_t bytes = block_bytes(info, slices);
   CLEAVE_CHECK(bytes == out.size(), Code::kUsage, info.name, ": the block has ", bytes,
                " bytes; the memory for it ", out.size());
-  read_interleaved(*files_, entry.stored, slices, out);
+  const auto read = [&](std::span<std::byte> to) {
+    if (entry.stored.interleaved_rows == 0)
+      return files_->read_block(entry.stored.name, slices, to);
+    read_interleaved(*files_, entry.stored, slices, to);
+  };
+  const DType stored = files_->at(entry.stored.name).dtype;
+  if (stored == info.dtype) return read(out);
+  const int64_t count = static_cast<int64_t>(bytes) / item_bytes(info.dtype);
+  const at::Tensor held = at::empty({count}, scalar_type(stored));
+  read({static_cast<std::byte*>(held.mutable_data_ptr()), held.nbytes()});
+  at::from_blob(out.data(), {count}, at::dtype(scalar_type(info.dtype))).copy_(held);
 }
 
 }  // namespace cleave::inline checkpoint

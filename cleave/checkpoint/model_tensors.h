@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -20,20 +21,22 @@ namespace cleave::inline checkpoint {
 std::unique_ptr<TensorSource> open_model_files(const ModelFolder& folder);
 
 /// A model folder's tensors under the names of the model's parameters, with rows in their order,
-/// and merged with the folder's adapter unless `model` has adapters of its own (parallel/lora.h);
-/// then tensors that the model does not read but that belong to it (a rotary table of older
+/// and merged with the folder's adapter unless `model` has adapters of its own (parallel/lora.h).
+/// Merged weights have the wider of the files' dtype and `merged`; without it, the files'. Then
+/// tensors that the model does not read but that belong to it (a rotary table of older
 /// programs).
 class ModelTensors : public TensorSource {
  public:
   /// Every parameter of `model` but those of adapters must have a tensor of its whole shape:
   /// otherwise Error(kFormat) lists all missing tensors and all that the model does not use,
   /// Error(kShape) names one of another shape.
-  ModelTensors(const ModelFolder& folder, Model& model) : ModelTensors(folder, model, true) {}
+  ModelTensors(const ModelFolder& folder, Model& model, std::optional<DType> merged = {})
+      : ModelTensors(folder, model, merged, /*must_fit=*/true) {}
 
   /// The same for a model with another task than the folder's own, which the files must fit: only
   /// the tensors that both models have. Parameters that the files lack are missing(), tensors that
   /// `model` does not use are left_out().
-  static ModelTensors for_other_task(const ModelFolder& folder, Model& model);
+  static ModelTensors for_other_task(const ModelFolder& folder, Model& model, DType merged);
 
   [[nodiscard]] std::vector<TensorInfo> list() const override;
   [[nodiscard]] const TensorInfo* find(std::string_view name) const override;
@@ -55,13 +58,13 @@ class ModelTensors : public TensorSource {
   [[nodiscard]] const std::set<std::string>& left_out() const { return left_out_; }
 
  private:
-  ModelTensors(const ModelFolder& folder, Model& model, bool must_fit);
+  ModelTensors(const ModelFolder& folder, Model& model, std::optional<DType> merged, bool must_fit);
   struct Entry {
     TensorInfo info;
     StoredAs stored;
   };
   void add(TensorInfo info, StoredAs stored);
-  /// read_block() without the adapter.
+  /// read_block() without the adapter, in the dtype of `info`.
   void read_base(const TensorInfo& info, std::span<const Slice> slices,
                  std::span<std::byte> out) const;
 
@@ -78,9 +81,14 @@ void require_all(const std::set<std::string>& missing, const std::set<std::strin
                  const std::string& what);
 
 /// open_model_files, but under the names of the parameters if the files have Meta's names or are
-/// those of a parallel job, or the folder has an adapter, which is merged. Only then must Cleave
-/// know the model's family.
-std::unique_ptr<TensorSource> open_whole_tensors(const ModelFolder& folder);
+/// those of a parallel job, or the folder has an adapter, which is merged (`merged`: see
+/// ModelTensors). Only then must Cleave know the model's family.
+std::unique_ptr<TensorSource> open_whole_tensors(const ModelFolder& folder,
+                                                 std::optional<DType> merged = {});
+
+/// The dtype in which `convert` merges weights that it writes as `dtype`, the value of its flag:
+/// that one, or fp32 if they become blocks of bits; nullopt for "", the files' dtype.
+std::optional<DType> merged_dtype(const std::string& dtype);
 
 /// The row in such files of a row of a tensor whose heads have `head_rows` rows (read_interleaved).
 int64_t interleaved_row(int64_t row, int64_t head_rows);

@@ -12,6 +12,7 @@
 
 #include "cleave/checkpoint/adapter.h"
 #include "cleave/checkpoint/convert.h"
+#include "cleave/checkpoint/load.h"
 #include "cleave/comm/api/world.h"
 #include "cleave/file/file.h"
 #include "cleave/planner/forecast.h"
@@ -338,6 +339,15 @@ TEST_F(LoraRuns, StageWithoutAdapters_GivesTheLossesOfOneRankAndSaves) {
   }
 }
 
+/// A weight with its adapter (scale 2) by torch in fp64.
+Tensor with_adapter(const std::string& name, const Tensor& weight, const test::Tensors& low) {
+  const std::string stem = adapter_name(name.substr(0, name.rfind('.') + 1));
+  const auto a = low.find(stem + "lora_A.weight");
+  if (a == low.end()) return weight.to(at::kDouble);
+  const Tensor b = low.at(stem + "lora_B.weight").to(at::kDouble);
+  return weight.to(at::kDouble) + 2 * b.matmul(a->second.to(at::kDouble));
+}
+
 // Oracle: base + scale B A by torch in fp64, and PEFT if the Python of CLEAVE_PYTHON has it.
 TEST_F(LoraRuns, SavedAdapter_MergesIntoAPlainModelAsInPeft) {
   const TrainOptions o = options("run");
@@ -356,19 +366,35 @@ TEST_F(LoraRuns, SavedAdapter_MergesIntoAPlainModelAsInPeft) {
     ASSERT_EQ(merged.size(), base.size());
     int num_changed = 0;
     for (const auto& [name, value] : base) {
-      const std::string stem = adapter_name(name.substr(0, name.rfind('.') + 1));
-      const auto a = low.find(stem + "lora_A.weight");
-      Tensor want = value.to(at::kDouble);
-      if (a != low.end()) {
-        ++num_changed;
-        want = want +
-               2 * low.at(stem + "lora_B.weight").to(at::kDouble).matmul(a->second.to(at::kDouble));
-      }
+      const Tensor want = with_adapter(name, value, low);
+      num_changed += at::equal(want, value.to(at::kDouble)) ? 0 : 1;
       EXPECT_LE(test::largest_difference(merged.at(name), want), 1e-6) << name;
     }
     EXPECT_EQ(num_changed * 2, std::ssize(low));
   }
   expect_merged_as_peft_does(adapter, folder_ / "own");
+}
+
+// Merged weights of a bf16 base, rounded to bf16, would lose most of a small adapter.
+TEST_F(LoraRuns, AdapterOfANarrowBase_IsMergedInTheDtypeAskedFor) {
+  const std::string narrow = folder_ / "narrow";
+  convert({.from = base_, .to = narrow, .dtype = "bf16"});
+  TrainOptions o = options("run");
+  o.model = narrow;
+  cleave_train(o);
+  const std::string merged = folder_ / "merged";
+  convert({.from = narrow, .to = merged, .dtype = "fp32", .adapter = o.out});
+  const auto model = make_model(Json::parse_file(narrow + "/config.json"));
+  load_model(*model, ModelFolder::open(narrow, o.out), at::kDouble);
+  const test::Tensors base = test::read_tensors(narrow), written = test::read_tensors(merged);
+  const test::Tensors low =
+      test::read_tensors(fs::path(o.out) / "step_00000006/adapter_model.safetensors");
+  for (const auto& parameter : model->parameters()) {
+    const std::string& name = parameter->name();
+    const Tensor want = with_adapter(name, base.at(name), low);
+    EXPECT_LE(test::largest_difference(parameter->leaf(), want), 1e-14) << name;
+    EXPECT_LE(test::largest_difference(written.at(name), want), 1e-6) << name;
+  }
 }
 
 // As in generate and convert: the folder of the adapter has no generation settings of its own.

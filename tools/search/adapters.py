@@ -24,10 +24,10 @@ def targets_of(adapter, names):
     return sorted(chosen)
 
 
-def write(folder, adapter, model_path, is_gpt2):
+def write(folder, adapter, model_path, is_gpt2, dtype="fp32"):
     """Writes the adapter of the model into `folder`, the merged model into `folder`-merged, and returns both paths.
 
-    W + scale B A is computed in fp64 and rounded once; with magnitudes m its rows are multiplied by m / norm of the row. A row
+    W + scale B A is computed in fp64 and rounded once, to `dtype`; with magnitudes m its rows are multiplied by m / norm of the row. A row
     is one output: a column of GPT-2's matrices.
     """
     os.makedirs(folder, exist_ok=True)
@@ -53,7 +53,7 @@ def write(folder, adapter, model_path, is_gpt2):
             factor = magnitudes[o] / sum(x * x for x in row)**0.5 if magnitudes else 1
             for i, x in enumerate(row):
                 result[at(o, i)] = factor * x
-        merged[name] = (shape, "fp32", tensor_file.encoded(result, "fp32"))
+        merged[name] = (shape, dtype, tensor_file.encoded(result, dtype))
     tensor_file.write(os.path.join(folder, "adapter_model.safetensors"),
                       {f"base_model.model.{name}": (shape, "fp32", tensor_file.encoded(values, "fp32"))
                        for name, (shape, values) in parts.items()}, {"format": "pt"})

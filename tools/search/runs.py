@@ -36,9 +36,10 @@ class Inputs:
         self.model_path = models.write(os.path.join(folder, "model"), case["model"])
         self.base_path, self.adapter_path = self.model_path, None
         if case["other"].get("adapter"):
-            # The model of the case is the merged one; the program gets its parts.
+            # The model of the case is the merged one; the program gets its parts. A run in fp64 merges in fp64.
+            dtype = "fp64" if case.get("math", {}).get("dtype") == "fp64" else "fp32"
             self.adapter_path, self.model_path = adapters.write(os.path.join(folder, "adapter"), case["other"]["adapter"],
-                                                                self.base_path, self.model["family"] == "gpt2")
+                                                                self.base_path, self.model["family"] == "gpt2", dtype)
         self._data_path = self._eval_path = None
 
     @property
@@ -153,7 +154,8 @@ def bounds_of(inputs, dtype, layout):
     labels = batch if task == "classify" else batch * max(inputs.data["shortest"] - 1, 1) * 0.3
     if inputs.data["form"] == "pairs":
         labels = 1  # the loss is of sums over tokens
-    return tolerance.bounds(dtype, inputs.model["layers"], inputs.sum_length(), parts, labels)
+    squares = inputs.model["hidden"] * max(inputs.model["vocab"], inputs.model["inter"])
+    return tolerance.bounds(dtype, inputs.model["layers"], inputs.sum_length(), parts, labels, squares)
 
 
 def far(a, b, bound):

@@ -176,7 +176,7 @@ TEST(GgufMetadata, EndIdsBeyondThree_AreReported) {
     GgufMetadata metadata;
     const std::string config = with(small_sizes(), {{"eos_token_id", ends}}).dump();
     testing::internal::CaptureStderr();
-    add_gguf_tokenizer(metadata, {}, Json::parse(config, "config.json"));
+    add_gguf_tokenizer(metadata, {}, usual_facts(Json::parse(config, "config.json")));
     EXPECT_EQ(metadata.int_at("tokenizer.ggml.eos_token_id"), 2);
     EXPECT_EQ(metadata.int_at("tokenizer.ggml.eot_token_id"), 7);
     EXPECT_EQ(metadata.int_at("tokenizer.ggml.eom_token_id"), 9);

@@ -7,6 +7,7 @@
 
 #include "cleave/chat/chat_template.h"
 #include "cleave/format/gguf.h"
+#include "cleave/model/facts.h"
 #include "cleave/text/json.h"
 #include "cleave/tokenizer/tokenizer.h"
 
@@ -29,10 +30,11 @@ struct GgufTokenizer {
 
 /// Adds tokenizer.ggml.* and the chat template; without a tokenizer, only its absence and the
 /// special ids. Ids that the tokenizer lacks get an unused token, special ids that it lacks come
-/// from `config`, the model's config.json. Throws Error(kUsage) for a tokenizer that llama.cpp does
+/// from the model's `facts`. Throws Error(kUsage) for a tokenizer that llama.cpp does
 /// not have: WordPiece, another pre-tokenizer, more ids than the model, or one without
 /// tokenizer.json.
-void add_gguf_tokenizer(GgufMetadata& metadata, const GgufTokenizer& tokenizer, const Json& config);
+void add_gguf_tokenizer(GgufMetadata& metadata, const GgufTokenizer& tokenizer,
+                        const ModelFacts& facts);
 
 /// Whether `path`, a model folder or a GGUF file, has a tokenizer.
 bool has_model_tokenizer(const std::string& path);

@@ -225,11 +225,8 @@ void add_ends(GgufMetadata& metadata, std::optional<int64_t> own,
   }
 }
 
-/// The special ids: of the tokenizer, else of config.json; the ids of the end of both.
-void add_special(GgufMetadata& metadata, const SpecialIds& special, const Json& config) {
-  ModelFacts facts;
-  facts.vocab_size = config.at("vocab_size").as_int();
-  read_special_ids(config, facts);
+/// The special ids: of the tokenizer, else of the model; the ids of the end of both.
+void add_special(GgufMetadata& metadata, const SpecialIds& special, const ModelFacts& facts) {
   const auto add = [&](std::string_view role, std::optional<int64_t> id,
                        std::optional<int64_t> other) {
     const int64_t chosen = id.value_or(other.value_or(-1));  // -1 is "none" in a config.json too
@@ -256,16 +253,16 @@ std::optional<std::string> chat_template(std::span<const NamedFile> files) {
 }  // namespace
 
 void add_gguf_tokenizer(GgufMetadata& metadata, const GgufTokenizer& tokenizer,
-                        const Json& config) {
+                        const ModelFacts& facts) {
   if (tokenizer.tokenizer == nullptr) {
     metadata.add_string("tokenizer.ggml.model", "no_vocab");
-    return add_special(metadata, {}, config);
+    return add_special(metadata, {}, facts);
   }
   const std::string* json = find_file(tokenizer.files, "tokenizer.json");
   if (json == nullptr) refuse("the folder has no tokenizer.json; save it with transformers");
   const Json parsed = Json::parse(*json, "tokenizer.json");
-  TokenizerWriter(metadata, tokenizer, parsed).write(config.at("vocab_size").as_int());
-  add_special(metadata, tokenizer.tokenizer->special(), config);
+  TokenizerWriter(metadata, tokenizer, parsed).write(facts.vocab_size);
+  add_special(metadata, tokenizer.tokenizer->special(), facts);
   if (const auto text = chat_template(tokenizer.files)) {
     metadata.add_string("tokenizer.chat_template", *text);
   }
