@@ -62,10 +62,24 @@ TEST(ModelLinks, NamesThatOnlyAnOlderCheckpointHas_AreRemoved) {
 TEST(ModelLinks, CopiesOfAnOlderCheckpointsFiles_AreReplaced) {
   const TempFolder run;
   make_files(run / "step_00000001", {"model.safetensors"});
-  make_files(run.path(), {"model.safetensors"});
-  EXPECT_EQ(link_model_files(run.path(), run / "step_00000001"), "");
+  make_files(run / "step_00000002", {"model.safetensors"});
+  fs::copy(run / "step_00000001/model.safetensors", run.path());
+  EXPECT_EQ(link_model_files(run.path(), run / "step_00000002"), "");
   EXPECT_EQ(read_file(run / "model.safetensors"),
-            (run / "step_00000001/model.safetensors").string());
+            (run / "step_00000002/model.safetensors").string());
+}
+
+// Flags of `train --config`, a tokenizer that the user changed, a link of the user.
+TEST(ModelLinks, OtherFiles_StayAndAreNamed) {
+  const TempFolder run;
+  make_files(run / "step_00000001", {"config.json", "model.safetensors", "tokenizer.json"});
+  make_files(run.path(), {"config.json"});
+  fs::create_symlink("config.json", run / "tokenizer.json");
+  const std::string problem = link_model_files(run.path(), run / "step_00000001");
+  EXPECT_THAT(problem, HasSubstr("json: it is not a checkpoint's, and stays as it is"));
+  EXPECT_EQ(read_file(run / "config.json"), (run / "config.json").string());
+  EXPECT_EQ(fs::read_symlink(run / "tokenizer.json"), "config.json");
+  EXPECT_EQ(fs::read_symlink(run / "model.safetensors"), "step_00000001/model.safetensors");
 }
 
 TEST(ModelLinks, StartOfARunWithoutLinks_MakesThem) {
@@ -89,7 +103,8 @@ TEST(ModelLinks, LinkThatCannotBeMade_IsOneWarningAndTheCheckpointIsSaved) {
   folder.save(training.checkpoint(1));
   folder.save(training.checkpoint(2));
   const std::string said = testing::internal::GetCapturedStderr();
-  EXPECT_THAT(said, HasSubstr("config.json: Is a directory; for programs other than cleave, give "
+  EXPECT_THAT(said, HasSubstr("config.json: it is not a checkpoint's, and stays as it is; for "
+                              "programs other than cleave, give "
                               "the checkpoint, as " +
                               (run / "step_00000001").string() + "\n"));
   EXPECT_EQ(said.find('\n'), said.size() - 1) << said;

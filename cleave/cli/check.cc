@@ -13,6 +13,7 @@
 #include "cleave/file/atomic_write.h"
 #include "cleave/file/model_path.h"
 #include "cleave/format/gguf.h"
+#include "cleave/format/manifest.h"
 #include "cleave/report/metrics.h"
 #include "cleave/report/record.h"
 
@@ -64,10 +65,22 @@ std::string weights_in(const fs::path& folder) {
     const std::string name = entry.path().filename();
     const bool is_bin = name.starts_with("pytorch_model") && name.ends_with(".bin");
     const bool has_weights = is_bin || name.ends_with(".safetensors");
-    if (has_weights && (first.empty() || name < first)) first = name;
+    std::error_code is_dangling;  // the link of a run to a checkpoint that was deleted
+    if (has_weights && fs::exists(entry.path(), is_dangling) && (first.empty() || name < first))
+      first = name;
   }
   CLEAVE_CHECK(!problem, Code::kIo, folder.string(), ": ", problem.message());
   return first;
+}
+
+// Whether the folder has a checkpoint. Other programs have folders such as step_500.
+bool has_whole_checkpoint(const fs::path& folder) {
+  std::error_code problem;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, problem)) {
+    const bool is_named = entry.path().filename().string().starts_with("step_");
+    if (is_named && fs::exists(entry.path() / kManifestName, problem)) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -159,7 +172,7 @@ void require_run_folder(const std::string& out) {
                ": is a file; expected a folder");
   const std::string weights = weights_in(out);
   // A run has links to the weights of its newest checkpoint, or copies of them after scp -r.
-  if (weights.empty() || !newest_checkpoint_in(out).empty()) return;
+  if (weights.empty() || has_whole_checkpoint(out)) return;
   const fs::path run = fs::weakly_canonical(out, problem).parent_path();
   CLEAVE_CHECK(!fs::exists(run / kLatestName, problem), Code::kUsage, "--out ", out,
                " is a checkpoint of the run ", run.string(), "; give the run's folder");

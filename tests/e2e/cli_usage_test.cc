@@ -359,16 +359,27 @@ TEST_F(Usage, FolderThatHoldsARun_IsOnlyTakenToResume) {
                  "--out @run already holds a run (step_00000002); resume it with --resume or "
                  "choose another folder");
   // As links to the checkpoint's files, or copies of them.
+  write("run/step_00000002/manifest.json", "");
   write("run/config.json", "{}");
   write("run/model.safetensors", "");
   EXPECT_EQ(run_fake({"train", "--data", data, "--out", in("run"), "--resume"}).exit_code, 0);
   EXPECT_EQ(run_fake({"train", "--data", data, "--out", in("model")}).exit_code, 0);
+  // The checkpoints were deleted: the links lead nowhere.
+  std::filesystem::create_directories(folder_ / "emptied");
+  write("emptied/latest", "step_00000002");
+  std::filesystem::create_symlink("step_00000002/model.safetensors",
+                                  folder_ / "emptied/model.safetensors");
+  expect_refused({"train", "--data", data, "--out", "@emptied"}, 2,
+                 "--out @emptied already holds a run (latest); resume it with --resume or choose "
+                 "another folder");
 }
 
 TEST_F(Usage, FolderOfACheckpointOrAModel_IsNoRun) {
   write("own/model.safetensors", "");
   write("own/optimizer.safetensors", "");
   write("bin/pytorch_model-00001-of-00002.bin", "");
+  write("trained/model.safetensors", "");
+  write("trained/step_500/model.safetensors", "");  // of another program
   write("begun/latest", "step_00000002");
   write("begun/step_00000002/model.safetensors", "");
   for (const Words& more : {Words{}, Words{"--resume"}}) {
@@ -383,6 +394,9 @@ TEST_F(Usage, FolderOfACheckpointOrAModel_IsNoRun) {
     expect("@bin",
            "--out @bin is the folder of a model (pytorch_model-00001-of-00002.bin), not of a run; "
            "choose another folder");
+    expect("@trained",
+           "--out @trained is the folder of a model (model.safetensors), not of a run; choose "
+           "another folder");
     expect("@begun/step_00000002/",
            "--out @begun/step_00000002/ is a checkpoint of the run @begun; give the run's folder");
   }
