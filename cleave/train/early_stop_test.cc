@@ -1,15 +1,22 @@
 #include "cleave/train/early_stop.h"
 
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include <gtest/gtest.h>
 
+#include "cleave/base/stop.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/checkpoint/run_folder.h"
+#include "cleave/comm/api/world.h"
 #include "cleave/report/metrics.h"
+#include "cleave/text/json.h"
 #include "cleave/train/options.h"
+#include "cleave/train/setup.h"
+#include "cleave/train/trainer.h"
 #include "tests/support/small_run.h"
 #include "tests/support/temp_folder.h"
 
@@ -72,6 +79,47 @@ TEST(TrainWithEarlyStop, LossThatStays_EndsTheRunAndKeepsTheBestCheckpoint) {
               std::string::npos);
     o.early_stop = 4;
     expect_end(5);
+  }
+}
+
+// Oracle: the uninterrupted run, to the bit. The signal arrives in step 1, so that the evaluation
+// after it is left out. Of one step, none is left for the resumed run.
+TEST(TrainWithEarlyStop, EvaluationThatASignalInterrupts_IsMadeUpByTheResumedRun) {
+  const TempFolder folder;
+  for (const int ranks : {1, 2}) {
+    for (const int64_t steps : {1, 3}) {
+      TrainOptions o = still_run(folder);
+      o.lr = 1e-2;
+      o.steps = steps;
+      o.dp = ranks;
+      o.early_stop = 3;
+      o.out = folder / str("whole", ranks, steps);
+      const auto want = test::steps_of(o);
+      o.out = folder / str("stopped", ranks, steps);
+      const TrainSetup setup = make_setup(o, 0);
+      {
+        const StopSignal stop;
+        (void)std::raise(SIGTERM);
+        run_ranks(ranks, [&](World& world) { EXPECT_EQ(Trainer(setup, world).run(), SIGTERM); });
+      }
+      const auto stopped = read_metrics(o.out + "/metrics.jsonl");
+      ASSERT_EQ(stopped.size(), 1U);
+      EXPECT_TRUE(std::isnan(stopped[0].eval_loss.value()));
+      o.resume = true;
+      const auto got = test::steps_of(o);
+      ASSERT_EQ(got.size(), want.size());
+      for (size_t i = 0; i < got.size(); ++i) {
+        EXPECT_EQ(got[i].loss, want[i].loss);
+        EXPECT_EQ(got[i].eval_loss.value(), want[i].eval_loss.value());
+        EXPECT_EQ(got[i].tokens, want[i].tokens);
+      }
+      if (steps == 1) continue;
+      const auto best = [&](const std::string& run) {
+        const Json state = Json::parse_file(folder / run / checkpoint_name(steps) / "state.json");
+        return std::pair(state.at("best_step").as_int(), state.at("best_loss").as_number());
+      };
+      EXPECT_EQ(best(str("stopped", ranks, steps)), best(str("whole", ranks, steps)));
+    }
   }
 }
 

@@ -63,6 +63,7 @@ std::string RunState::json(const TrainSetup& setup, const Mesh& mesh) const {
     state["best_loss"] = best.best_loss;
     state["worse_evaluations"] = best.num_worse;
   }
+  if (evaluation_is_pending) state["evaluation_is_pending"] = true;
   if (setup.layout.lora) {
     state["base"] = setup.base_fingerprint;
     state["lora_base"] = setup.layout.lora->has_int8_base ? "int8" : "dtype";
@@ -82,6 +83,7 @@ void RunState::restore(const Json& state, const std::string& out) {
   if (state.has("loss_scale")) {
     loss_scale.restore(state.at("loss_scale").as_number(), state.at("good_steps").as_int(0));
   }
+  evaluation_is_pending = state.bool_or("evaluation_is_pending", false);
   if (early_stop.is_on() && state.has("best_step")) {
     early_stop.restore({.best_step = state.at("best_step").as_int(0),
                         .best_loss = state.at("best_loss").as_number(),

@@ -89,6 +89,23 @@ void RunReport::add(const StepMetrics& m) {
   }
 }
 
+StepMetrics RunReport::metrics_of(int64_t step) const {
+  if (is_first()) {
+    for (const StepMetrics& m :
+         read_metrics((fs::path(setup_.options.out) / kMetricsName).string())) {
+      if (m.step == step) return m;
+    }
+  }
+  return {.step = step};
+}
+
+void RunReport::replace_last(const StepMetrics& metrics) {
+  if (!metrics_) return;
+  const std::string path = (fs::path(setup_.options.out) / kMetricsName).string();
+  metrics_ = std::make_unique<MetricsWriter>(path, metrics.step - 1);
+  add(metrics);
+}
+
 void RunReport::finish(const std::string& outcome, const RunState& state, RankModel& rank,
                        const StepProfile& profile, const NamesAndSeconds& other_time) {
   if (progress_) progress_->finish();

@@ -27,6 +27,10 @@ class RunReport {
   /// Shows the progress of the steps from now on, if there are any left.
   void start_progress(const RunState& state);
   void add(const StepMetrics& metrics);
+  /// The metrics of a step before the start; without its line, and on other ranks, only `step`.
+  [[nodiscard]] StepMetrics metrics_of(int64_t step) const;
+  /// Replaces the last line of metrics.jsonl by one of the same step.
+  void replace_last(const StepMetrics& metrics);
   /// Writes the report of the run, which ended like `outcome` says. `other_time`: the seconds
   /// outside of steps. Collective.
   void finish(const std::string& outcome, const RunState& state, RankModel& rank,

@@ -117,7 +117,19 @@ void Trainer::start() {
     state_.reference = compute_reference(
         {.setup = setup_, .batches = batches_, .rank = rank_, .stop = stop_, .world = world_});
   }
+  if (state_.evaluation_is_pending && setup_.eval_data) make_up_evaluation();
   report_.start_progress(state_);
+}
+
+/// Evaluates the weights that the run resumes from: a signal interrupted that.
+void Trainer::make_up_evaluation() {
+  StepMetrics m = report_.metrics_of(state_.step);
+  evaluate(m);
+  report_.replace_last(m);
+  if (is_first() && !state_.evaluation_is_pending) {
+    log_status("evaluated after step ", m.step, ", where the run was interrupted: loss ",
+               m.eval_loss.value());
+  }
 }
 
 bool Trainer::continues() const {
@@ -175,14 +187,17 @@ void Trainer::train_step(int64_t step) {
 
 /// Evaluates where it is due, and reports the step.
 void Trainer::end_step(StepMetrics m) {
-  if (evaluator_.is_due(m.step)) {
-    evaluator_.run(m, state_.early_stop);
-    checkpoints_.keep_best(state_);
-  }
+  if (evaluator_.is_due(m.step)) evaluate(m);
   report_.add(m);
   if (!recording_) return;
   recording_->write(setup_, machine_, m, str(report_.title(), ", step ", state_.step));
   recording_.reset();
+}
+
+void Trainer::evaluate(StepMetrics& m) {
+  evaluator_.run(m, state_.early_stop);
+  state_.evaluation_is_pending = stop_.signal() != 0;
+  checkpoints_.keep_best(state_);
 }
 
 /// One all-reduce for loss, time in collectives and tokens. `batch`: one of the step.

@@ -37,6 +37,8 @@ class Trainer {
   void begin_recording(int64_t step);
   void train_step(int64_t step);
   void end_step(StepMetrics m);
+  void evaluate(StepMetrics& m);
+  void make_up_evaluation();
   [[nodiscard]] StepSums sum_over_ranks(const PassResult& pass, const Batch& batch,
                                         double comm_s) const;
   void update(int64_t step, double loss, const GradientNorm& norm);
