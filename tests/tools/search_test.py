@@ -204,9 +204,23 @@ class Tolerances(unittest.TestCase):
         self.assertGreater(abs(sums[0] - sum(terms[1:])), 100 * bound)
 
     def test_difference_is_explained_by_what_nudges_do_and_by_nothing_less(self):
-        self.assertTrue(confirm.is_explained(5e-7, [1e-7, 2e-7], "fp32", 16))
-        self.assertFalse(confirm.is_explained(1e-4, [1e-7, 2e-7], "fp32", 16))
-        self.assertFalse(confirm.is_explained(0.0, [], "fp32", 16))
+        self.assertTrue(confirm.ROUNDS[0].explains(5e-7, [1e-7, 2e-7], "fp32", 16))
+        self.assertFalse(confirm.ROUNDS[0].explains(1e-4, [1e-7, 2e-7], "fp32", 16))
+        self.assertFalse(confirm.ROUNDS[0].explains(0.0, [], "fp32", 16))
+
+    def test_larger_nudges_bound_a_difference_themselves(self):
+        last = confirm.ROUNDS[-1]
+        size = last.size(tolerance.UNIT["fp32"], "fp32", 16)
+        self.assertEqual(size, tolerance.amplified(tolerance.UNIT["fp32"], "fp32", 16))
+        self.assertTrue(last.explains(2e-4, [1e-7, 3e-4], "fp32", 16))  # one of them flips the sign of a small gradient
+        self.assertFalse(last.explains(2e-4, [1e-7, 1e-4], "fp32", 16))
+        self.assertFalse(last.explains(2e-4, [1e-7, 3e-4], "bf16", 16))
+
+    def test_norm_of_many_elements_has_a_larger_bound_only_where_it_is_summed_in_its_own_dtype(self):
+        # Seen: 5e-13 between two orders of 1e7 squares.
+        few, many = (tolerance.bounds("fp64", 1, 64, labels=9, squares=count).norm for count in (100, 10_000_000))
+        self.assertGreater(many, 5e-13 + few)
+        self.assertEqual(*(tolerance.bounds("fp32", 1, 64, squares=count).norm for count in (100, 10_000_000)))
 
     def test_other_ids_are_a_tie_if_a_nudge_changes_them_there_whatever_else_it_changes(self):
         def rows(first_score, *ids):
@@ -235,12 +249,12 @@ class Tolerances(unittest.TestCase):
 
     def test_number_that_no_nudged_run_has_is_not_bounded(self):
         # All nudged runs skip the step in fp16.
-        self.assertTrue(confirm.is_explained(3.2, [math.nan] * 4, "fp16", 16))
-        self.assertTrue(confirm.is_explained(3.2, [math.nan] * 3 + [1e-7], "fp16", 16))
+        self.assertTrue(confirm.ROUNDS[0].explains(3.2, [math.nan] * 4, "fp16", 16))
+        self.assertTrue(confirm.ROUNDS[0].explains(3.2, [math.nan] * 3 + [1e-7], "fp16", 16))
         # Two runs that have the number bound it, and a side without the number is no difference of rounding.
-        self.assertFalse(confirm.is_explained(3.2, [math.nan, 1e-7, 2e-7], "fp16", 16))
-        self.assertFalse(confirm.is_explained(math.inf, [math.nan] * 4, "fp16", 16))
-        self.assertFalse(confirm.is_explained(math.nan, [math.nan] * 4, "fp16", 16))
+        self.assertFalse(confirm.ROUNDS[0].explains(3.2, [math.nan, 1e-7, 2e-7], "fp16", 16))
+        self.assertFalse(confirm.ROUNDS[0].explains(math.inf, [math.nan] * 4, "fp16", 16))
+        self.assertFalse(confirm.ROUNDS[0].explains(math.nan, [math.nan] * 4, "fp16", 16))
 
     def test_metric_that_is_wrong_is_found(self):
         bounds = tolerance.bounds("fp32", 2, 64)

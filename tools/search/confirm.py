@@ -3,43 +3,61 @@
 tolerance.py does not know by how much a model amplifies an error. So each weight of the reference is changed by the unit
 roundoff with a random sign ("nudged"); four such references show how much the numbers change. Rounding during the computation
 changes them by as much, times a factor that tolerance.amplified derives. A larger difference is a fault.
+
+That holds where the numbers change in proportion. But Adam's first step takes the sign of a gradient, however small it is. So
+in fp32 and fp64, whose factor is large, the last round nudges by the unit roundoff times that factor, and its references
+themselves bound the difference.
 """
 import math
+from dataclasses import dataclass
 
 import tolerance
 from program import Failure, Refused
 
+
+@dataclass(frozen=True)
+class Round:
+    """The nudges of one judgement."""
+    numbers: range
+    is_amplified: bool = False
+
+    def size(self, unit, dtype, sum_length):
+        """The relative change of each weight, for a unit roundoff."""
+        return tolerance.amplified(unit, dtype, sum_length) if self.is_amplified else unit
+
+    def explains(self, distance, responses, dtype, sum_length):
+        """Whether rounding explains a difference of `distance`, if nudges change the number by `responses`.
+
+        The response of a nudged fp16 run is NaN, and bounds nothing, where scaled gradients overflow and it has no number, or
+        has skipped other steps than the reference. Without two other responses, rounding decides whether there is a number,
+        so any number is explained; a side without a number (an infinite distance) is not.
+        """
+        if self.is_amplified and dtype not in ("fp32", "fp64"):
+            return False
+        finite = [r for r in responses if math.isfinite(r)]
+        if len(finite) < 2:
+            return dtype == "fp16" and math.isfinite(distance) and any(math.isnan(r) for r in responses)
+        return distance <= (max(finite) if self.is_amplified else tolerance.amplified(max(finite), dtype, sum_length))
+
+
 # Four references are enough for most cases. Some models have a few very different outcomes (a norm of nearly equal numbers), so
-# a difference that four do not explain is judged again with twelve others.
-ROUNDS = (range(1, 5), range(5, 17))
+# a difference that four do not explain is judged again with others.
+ROUNDS = (Round(range(1, 5)), Round(range(5, 17)), Round(range(17, 33), is_amplified=True))
 
 
 def judged(judge):
-    """Calls `judge(numbers of nudges)` until one round raises no Failure; raises the last one."""
-    for numbers in ROUNDS:
+    """Calls `judge(a Round)` until one raises no Failure; raises the last one."""
+    for each in ROUNDS:
         try:
-            return judge(numbers)
+            return judge(each)
         except Failure:
-            if numbers is ROUNDS[-1]:
+            if each is ROUNDS[-1]:
                 raise
 
 
-def nudged(work, unit, numbers, run):
+def nudged(work, size, numbers, run):
     """Results of `run(model path, number)` for the nudged models of a case; [] if one of them fails."""
     try:
-        return [run(work.inputs.nudged(number, unit, work.dtype, work.initial), number) for number in numbers]
+        return [run(work.inputs.nudged(number, size, work.dtype, work.initial), number) for number in numbers]
     except (Refused, Failure):  # a reference that nearly overflows proves nothing
         return []
-
-
-def is_explained(distance, responses, dtype, sum_length):
-    """Whether rounding explains a difference of `distance`, if nudges change the number by `responses`.
-
-    The response of a nudged fp16 run is NaN, and bounds nothing, where scaled gradients overflow and it has no number, or has
-    skipped other steps than the reference. Without two other responses, rounding decides whether there is a number, so any
-    number is explained; a side without a number (an infinite distance) is not.
-    """
-    finite = [r for r in responses if math.isfinite(r)]
-    if len(finite) < 2:
-        return dtype == "fp16" and math.isfinite(distance) and any(math.isnan(r) for r in responses)
-    return distance <= tolerance.amplified(max(finite), dtype, sum_length)

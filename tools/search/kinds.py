@@ -93,8 +93,8 @@ def judge_generated(work, found, reference, one_rank, dtype):
     # has more effect than one change per weight, by the factor of tolerance.amplified.
     unit = tolerance.amplified(tolerance.UNIT[dtype], dtype, work.inputs.sum_length())
 
-    def judge(numbers):
-        answers = [rows[found.prompt] for rows in confirm.nudged(work, unit, numbers, lambda path, n: one_rank(path))]
+    def judge(each):
+        answers = [rows[found.prompt] for rows in confirm.nudged(work, unit, each.numbers, lambda path, n: one_rank(path))]
         wanted = reference[found.prompt]
         if found.kind == "ids" and any(
                 first_difference(ids_of(answer, found.sequence), ids_of(wanted, found.sequence)) <= found.place
@@ -203,10 +203,11 @@ def compare_loss(work, got, wanted, run, whose="on one rank"):
     if not runs.far(got["loss"], wanted["loss"], bounds.loss(wanted["loss"] or 0)):
         return
 
-    def judge(numbers):
-        others = confirm.nudged(work, bounds.unit, numbers, lambda path, n: run(path)["loss"])
+    def judge(each):
+        size = each.size(bounds.unit, dtype, work.inputs.sum_length())
+        others = confirm.nudged(work, size, each.numbers, lambda path, n: run(path)["loss"])
         responses = [abs(o - wanted.get("reference", wanted["loss"])) for o in others]
-        if not confirm.is_explained(abs(got["loss"] - wanted["loss"]), responses, dtype, work.inputs.sum_length()):
+        if not each.explains(abs(got["loss"] - wanted["loss"]), responses, dtype, work.inputs.sum_length()):
             raise Failure("loss", f"loss {got['loss']}, {wanted['loss']} {whose} (nudged weights change it by {responses})")
 
     confirm.judged(judge)
@@ -231,10 +232,11 @@ def predict(work):
     bounds = runs.bounds_of(work.inputs, work.dtype, case["layout"])
     off = probability_distance(got, wanted)
 
-    def judge(numbers):
-        responses = confirm.nudged(work, bounds.unit, numbers,
+    def judge(each):
+        size = each.size(bounds.unit, work.dtype, work.inputs.sum_length())
+        responses = confirm.nudged(work, size, each.numbers,
                                    lambda path, n: probability_distance(one_rank(path), wanted))
-        if not confirm.is_explained(off, responses, work.dtype, work.inputs.sum_length()):
+        if not each.explains(off, responses, work.dtype, work.inputs.sum_length()):
             raise Failure("probability", f"probabilities differ by {off:.3g} (nudged weights change them by {responses})")
 
     if off > bounds.number:

@@ -83,12 +83,13 @@ def check_last_evaluation(work, out):
     if not os.path.exists(os.path.join(saved, "model.safetensors")):
         raise Failure("evaluation", f"{saved} has no model")
 
-    def judge(numbers):
-        responses = []
-        for number in numbers:
-            nudged = models.write_nudged(work.path(f"final-{number}"), saved, number, max(bounds.unit, 2.0**-52), work.dtype)
+    def judge(each):
+        responses, length = [], work.inputs.sum_length()
+        size = max(each.size(bounds.unit, dtype, length), 2.0**-52)
+        for number in each.numbers:
+            nudged = models.write_nudged(work.path(f"final-{number}"), saved, number, size, work.dtype)
             responses.append(abs(loss(nudged) - wanted))
-        if not confirm.is_explained(abs(got - wanted), responses, dtype, work.inputs.sum_length()):
+        if not each.explains(abs(got - wanted), responses, dtype, length):
             raise Failure("evaluation", f"the run's eval_loss is {got}, cleave eval of its model gives {wanted} "
                                         f"(nudged weights change it by {responses})")
 

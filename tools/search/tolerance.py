@@ -8,7 +8,8 @@ Both sides compute the same numbers and round differently. Nothing here is tuned
   tp rank and each micro-batch adds one rounding: K is then the number of these.
 * A transformer layer has about 12 operations in series: two norms, q, rotation, scores, softmax, values, output, sum, up,
   activation, down, sum. Embedding, last norm, head and loss are 6 more. Backward repeats them once.
-* The error of a mean over n labels with independent errors is smaller by sqrt(n); so is that of a norm, to first order.
+* The error of a mean over n labels with independent errors is smaller by sqrt(n); so is that of a norm, to first order. A norm in
+  fp64 also rounds the partial sums of the squares; norms of other dtypes are summed in fp64.
 * Each optimizer step starts from weights with errors, so errors add up over steps.
 
 These bounds ignore how much a model amplifies an error (large weights, sharp softmax). So a number beyond its bound is only a
@@ -37,8 +38,9 @@ class Bounds:
         return self.mean * max(abs(value), 1.0)
 
 
-def bounds(dtype, layers, sum_length, parts=1, labels=1):
-    """`sum_length`: length of the longest sum in a product; `parts`: number of partial sums in a layout."""
+def bounds(dtype, layers, sum_length, parts=1, labels=1, squares=1):
+    """`sum_length`: length of the longest sum in a product; `parts`: number of partial sums in a layout; `squares`: number of
+    elements of the largest gradient."""
     unit = UNIT[dtype]
     terms = sum_length if dtype in ("fp32", "fp64") else 1 + parts
     depth = OPERATIONS_OF_A_LAYER * layers + OPERATIONS_AROUND
@@ -47,7 +49,8 @@ def bounds(dtype, layers, sum_length, parts=1, labels=1):
     share = math.sqrt(max(labels, 1))
     # A metric is printed as a float.
     floor = UNIT["fp32"] if dtype != "fp64" else 4 * unit
-    return Bounds(unit, number, number / share + floor, gradient, gradient / share + gradient**2 + floor)
+    sum_of_squares = L * unit * math.sqrt(squares) if dtype == "fp64" else 0
+    return Bounds(unit, number, number / share + floor, gradient, gradient / share + gradient**2 + sum_of_squares + floor)
 
 
 def amplified(response, dtype, sum_length):

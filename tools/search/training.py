@@ -48,7 +48,7 @@ def compare_runs(work, got, wanted, layout):
     if not problems and parted is None:
         tensors = list(runs.tensor_differences(runs.tensors_of(got), runs.tensors_of(wanted), bounds, options))
     if problems or tensors:
-        confirm.judged(lambda numbers: judge_run(work, (got, wanted), problems, tensors, numbers))
+        confirm.judged(lambda each: judge_run(work, (got, wanted), problems, tensors, each))
 
 
 def check_stop(rows, bounds):
@@ -59,16 +59,17 @@ def check_stop(rows, bounds):
         raise Failure("steps", f"one run stops early after {len(rows)} steps, the other does not")
 
 
-def judge_run(work, folders, problems, tensors, numbers):
+def judge_run(work, folders, problems, tensors, each):
     """Raises Failure unless rounding, amplified as measured, explains all differences."""
     got, wanted = folders
     rows = runs.metrics_of(wanted)
-    runs_nudged = confirm.nudged(work, tolerance.UNIT[work.dtype], numbers, lambda path, n: nudged_run(work, path, n))
     length = work.inputs.sum_length()
+    size = each.size(tolerance.UNIT[work.dtype], work.dtype, length)
+    runs_nudged = confirm.nudged(work, size, each.numbers, lambda path, n: nudged_run(work, path, n))
     for name, step, a, b in problems:
         responses = [response_at(runs.metrics_of(folder), rows, name, step) for folder in runs_nudged]
         off = abs(a - b) if None not in (a, b) else math.inf
-        if not confirm.is_explained(off, responses, work.dtype, length):
+        if not each.explains(off, responses, work.dtype, length):
             raise Failure(name, f"step {step}: {name} {a}, {b} on one rank (nudged weights change it by {responses})")
     if not tensors:
         return
@@ -76,7 +77,7 @@ def judge_run(work, folders, problems, tensors, numbers):
     nudged_tensors = [runs.tensors_of(folder) if runs.is_saved(folder) else None for folder in runs_nudged]
     for name, off, bound in tensors:
         responses = [tolerance.distance(other[name], reference[name]) if other else math.nan for other in nudged_tensors]
-        if not confirm.is_explained(off, responses, work.dtype, length):
+        if not each.explains(off, responses, work.dtype, length):
             kind = name.split(".")[1] if name.startswith("optimizer.") else "weights"
             raise Failure(kind, f"{name} differs by {off:.3g} (bound {bound:.3g}; nudged weights change it by {responses})")
 
