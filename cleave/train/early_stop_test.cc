@@ -104,7 +104,7 @@ TEST(TrainWithEarlyStop, EvaluationThatASignalInterrupts_IsMadeUpByTheResumedRun
       }
       const auto stopped = read_metrics(o.out + "/metrics.jsonl");
       ASSERT_EQ(stopped.size(), 1U);
-      EXPECT_TRUE(std::isnan(stopped[0].eval_loss.value()));
+      EXPECT_TRUE(std::isnan(stopped[0].eval_loss.value_or(NAN)));
       o.resume = true;
       const auto got = test::steps_of(o);
       ASSERT_EQ(got.size(), want.size());
