@@ -40,7 +40,10 @@ ClusterTask task_of(const PlanOptions& o, const Cluster& cluster) {
   run.overlaps_dp = run.regathers = true;
   run.gradient_bytes = 4;
   run.sync_bytes = o.reduce_dtype == "bf16" ? 2 : 4;
-  const double moments = o.optimizer == "sgd" ? 0 : 8;
+  // Muon has one moment of the matrices of the layers, AdamW two of the rest.
+  const bool is_muon = o.optimizer == "muon";
+  const double moments = o.optimizer == "sgd" ? 0 : is_muon ? 4 : 8;
+  run.more_end_bytes = is_muon ? 4 : 0;
   if (o.dtype == "fp32") {
     run.type = MatrixType::kFp32;
     run.element_bytes = run.weight_bytes = 4;

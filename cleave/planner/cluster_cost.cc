@@ -213,13 +213,23 @@ double own_layer_parameters(const TransformerSize& m, const ClusterRun& r) {
   return m.layer_parameters() - m.expert_parameters() * (1 - 1.0 / r.ep);
 }
 
-/// Parameters of the largest device.
-double device_parameters(const TransformerSize& m, const ClusterRun& r) {
+/// Parameters of the largest device: of its layers, and of embedding and head.
+struct DeviceParameters {
+  double layers, ends;
+};
+DeviceParameters largest_device(const TransformerSize& m, const ClusterRun& r) {
   const StageLayers layers = stage_layers(m, r);
   const double copies = r.pp == 1 && !m.tied ? 2 : 1;
-  const double layer = own_layer_parameters(m, r);
-  const double ends = layers.edge * layer + copies * embedding_parameters(m);
-  return std::max(ends, layers.most * layer) / r.tp;
+  const double layer = own_layer_parameters(m, r) / r.tp;
+  const double ends = copies * embedding_parameters(m) / r.tp;
+  if (layers.edge * layer + ends < layers.most * layer) return {layers.most * layer, 0};
+  return {layers.edge * layer, ends};
+}
+
+/// Parameters of the largest device.
+double device_parameters(const TransformerSize& m, const ClusterRun& r) {
+  const DeviceParameters largest = largest_device(m, r);
+  return largest.layers + largest.ends;
 }
 
 /// Those of its experts, which fewer devices have.
@@ -267,6 +277,13 @@ bool keeps_whole(const ClusterRun& r) {
 
 /// Micro-batches whose activations the first stage holds.
 double micro_batches_held(const ClusterRun& r) {
+/// Bytes of the optimizer's states on the largest device.
+double state_bytes(const TransformerSize& m, const ClusterRun& r) {
+  const double shards = r.sharding == Sharding::kNone ? 1 : double{1} * r.dp * r.cp;
+  return r.state_bytes * sharded_parameters(m, r) +
+         r.more_end_bytes * largest_device(m, r).ends / shards;
+}
+
   const double pp = r.pp;
   const double most = std::min(pp, static_cast<double>(r.micro_batches()));
   if (r.virtual_stages == 1) return most;
@@ -342,7 +359,7 @@ ClusterMemory cluster_memory(const Cluster& c, const TransformerSize& m, const C
   const double parameters = device_parameters(m, r);
   const double sharded = sharded_parameters(m, r);
   ClusterMemory out;
-  out.optimizer = (r.state_bytes + r.scratch_bytes) * sharded;
+  out.optimizer = state_bytes(m, r) + r.scratch_bytes * sharded;
   if (r.sharding == Sharding::kFsdp) {
     // Whole at a time: two layers and the embedding; the whole stage if the pipeline keeps it.
     const double whole = keeps_whole(r)
@@ -464,7 +481,8 @@ ClusterCost cluster_cost(const Cluster& c, const TransformerSize& m, const Clust
   t.bubble = (r.pp - 1.0) / r.virtual_stages * (stage_s(layers.most, nullptr) + t.pp / micro);
   const double pass_s = n * forward.compute();
   t.dp = data_parallel_time(s, pass_s, n * backward.compute());
-  t.optimizer = sharded_parameters(m, r) * (2 * r.state_bytes + r.gradient_bytes + 2) / s.rate;
+  t.optimizer =
+      (2 * state_bytes(m, r) + sharded_parameters(m, r) * (r.gradient_bytes + 2)) / s.rate;
   out.memory = cluster_memory(c, m, r);
   out.fits = out.memory.total() <= c.memory_bytes;
   return out;

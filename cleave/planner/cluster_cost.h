@@ -51,6 +51,7 @@ struct ClusterRun {
   double state_bytes = 12;    ///< per parameter: fp32 weights and two moments
   double scratch_bytes = 0;   ///< per parameter, sharded as the states are
   bool regathers = false;     ///< FSDP frees gathered weights after each layer in pipelines too
+  double more_end_bytes = 0;  ///< further states, per parameter of embedding and head
   bool overlaps_dp = false;   ///< gradient sync runs beside backward
   bool scatters_p2p = false;  ///< a tp rank sends its share of an activation, not all of it
   [[nodiscard]] int64_t devices() const { return int64_t{tp} * pp * dp * cp; }
