@@ -156,12 +156,12 @@ void print(const ClusterPlan& p, const Rates& rates, size_t place, double tokens
 }
 
 /// What to type to train with a layout.
-std::string train_text(const PlanOptions& o, const ClusterPlan& plan) {
-  const bool is_here = o.cluster == "here";
+std::string train_text(const PlanOptions& o, const ClusterPlan& plan, const Cluster& c) {
   return str("cleave train --model ", o.model, " --data FILES --out DIR --batch-size ",
              o.batch_size, " --seq-len ", o.seq_len, " --dtype ", o.dtype,
+             o.reduce_dtype.empty() ? "" : " --reduce-dtype " + o.reduce_dtype,
              o.optimizer == "adamw" ? "" : " --optimizer " + o.optimizer,
-             is_here ? " " : " --device cuda ", flags_of(plan.run));
+             c.measured_here ? " " : " --device cuda ", flags_of(plan.run));
 }
 
 /// What follows from the list: the command of the best layout, or what could make one fit.
@@ -173,7 +173,7 @@ void print_next(const PlanOptions& o, const ClusterPlans& plans, const Cluster& 
         2);
   }
   log_info("to train with the first:");
-  log_info("  ", train_text(o, plans.best[0]));
+  log_info("  ", train_text(o, plans.best[0], c));
   constexpr int kMostRanks = static_cast<int>(option::kRanks.high);
   if (o.ranks > kMostRanks) {
     log_info("  cleave train takes at most ", kMostRanks, " ranks; this is a forecast only");
@@ -291,7 +291,7 @@ void plan_on_cluster(const PlanOptions& o, const Json& config, const Cluster& cl
     for (const ClusterPlan& p : plans.best) {
       out["layouts"].push_back(json_of(p, plans.best[0], rates_of(p, cluster, m, tokens), tokens));
     }
-    if (!plans.best.empty()) out["command"] = train_text(o, plans.best[0]);
+    if (!plans.best.empty()) out["command"] = train_text(o, plans.best[0], cluster);
     if (plans.too_large > 0) out["why_too_large"] = too_large_text(plans, task.memory_bytes);
     return log_info(out.dump(-1, ' ', false, Object::error_handler_t::replace));
   }
