@@ -194,6 +194,17 @@ std::string too_large_text(const ClusterPlans& plans, double limit) {
              bytes_text(limit), "; the largest part of it: ", kinds);
 }
 
+/// Refuses experts whose number is under another key, as DeepSeek's: the model would count as
+/// dense.
+void check_no_experts(const Json& config) {
+  if (config.has("num_local_experts") || config.has("num_experts")) return;  // which is 0
+  for (const char* key : {"n_routed_experts", "num_experts_per_tok"}) {
+    CLEAVE_CHECK(config.int_or(key, 0) == 0, Code::kFormat, "config.json has experts (", key,
+                 "), but neither num_local_experts nor num_experts, from which --cluster reads "
+                 "their number");
+  }
+}
+
 /// The experts of the layers, as `cleave train` reads them; of families that it lacks, by the keys
 /// of the others, in every layer. Empty: no layer has any.
 std::optional<ExpertsConfig> experts_of_layers(const Json& config, int64_t ffn) {
@@ -201,7 +212,10 @@ std::optional<ExpertsConfig> experts_of_layers(const Json& config, int64_t ffn) 
   if (type != "mixtral" && type != "qwen3_moe") {
     const bool has_experts =
         config.int_or("num_local_experts", 0) != 0 || config.int_or("num_experts", 0) != 0;
-    if (!has_experts) return std::nullopt;
+    if (!has_experts) {
+      check_no_experts(config);
+      return std::nullopt;
+    }
     (void)config.at("num_experts_per_tok");  // has no default
     return read_experts(config, config.int_or("moe_intermediate_size", ffn, 1, kMostWidth), {});
   }
