@@ -146,9 +146,10 @@ MatrixType type_of(const Row& row) {
 }
 
 /// torchtitan compiles the loss too since 2025.
-Compiled compiled_of(const Row& row) {
-  if (!row.may_have("notes", "torch.compile")) return Compiled::kNothing;
-  return row.number("year") >= 2025 ? Compiled::kLayersAndLoss : Compiled::kLayers;
+Kernels kernels_of(const Row& row) {
+  if (row.may_have("notes", "eager")) return Kernels::kEager;
+  if (!row.may_have("notes", "torch.compile")) return Kernels::kOwn;
+  return row.number("year") >= 2025 ? Kernels::kCompiledAll : Kernels::kCompiledLayers;
 }
 
 /// Sharding, and the bytes per parameter that follow from the software.
@@ -247,7 +248,7 @@ PublishedRun run_of(const Row& row) {
   out.size = size_of(row, out.run.pp);
   out.run.recompute = recompute_of(row);
   if (row.text("recompute").empty()) out.assumed.emplace_back("no recompute");
-  out.run.compiled = compiled_of(row);
+  out.run.kernels = kernels_of(row);
   out.run.type = type_of(row);
   set_states(row, out.run);
   out.unsupported = unsupported(row, out);

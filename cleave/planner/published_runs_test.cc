@@ -66,17 +66,17 @@ TEST(PublishedRuns, LayersThatARowDoesNotGive_FollowFromItsParameters) {
   EXPECT_EQ(read(std::string(kHeader) + row).at(0).size.layers, 24);
 }
 
-TEST(PublishedRuns, NoteOfTorchCompile_MeansCompiledLayersAndSince2025TheLoss) {
+TEST(PublishedRuns, NoteOfEagerOrTorchCompile_SaysWhoseKernels) {
   const auto compiled = [](const std::string& year, const std::string& note) {
     const std::string header = replaced(kHeader, "mem_per_device", "mem_per_device,notes");
     const std::string row =
         replaced(replaced(kRow, "29.5 GiB", "29.5 GiB," + note), ",2021,", "," + year + ",");
-    return read(header + row).at(0).run.compiled;
+    return read(header + row).at(0).run.kernels;
   };
-  EXPECT_EQ(compiled("2024", "eager"), Compiled::kNothing);
-  EXPECT_EQ(compiled("2024", "torch.compile"), Compiled::kLayers);
-  EXPECT_EQ(compiled("2025", "torch.compile; step 100"), Compiled::kLayersAndLoss);
-  EXPECT_EQ(read(std::string(kHeader) + kRow).at(0).run.compiled, Compiled::kNothing);
+  EXPECT_EQ(compiled("2024", "eager"), Kernels::kEager);
+  EXPECT_EQ(compiled("2024", "torch.compile"), Kernels::kCompiledLayers);
+  EXPECT_EQ(compiled("2025", "torch.compile; step 100"), Kernels::kCompiledAll);
+  EXPECT_EQ(read(std::string(kHeader) + kRow).at(0).run.kernels, Kernels::kOwn);
 }
 
 TEST(PublishedRuns, OutOfMemory_IsNoMemory) {
