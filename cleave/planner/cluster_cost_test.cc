@@ -285,12 +285,12 @@ TEST(ClusterMemory, FurtherStatesOfTheEnds_CountForEmbeddingAndHead) {
   m.vocab = 50000;
   ClusterRun r = run(8, 8, 4);
   r.state_bytes = 4;
-  const double alike = cluster_memory(ideal(), m, r).optimizer;
+  const double same = cluster_memory(ideal(), m, r).optimizer;
   r.more_end_bytes = 4;
   const double embedding = 50000.0 * 12288 / 8;
-  EXPECT_NEAR(cluster_memory(ideal(), m, r).optimizer - alike, 4 * embedding, 1e-6 * alike);
+  EXPECT_NEAR(cluster_memory(ideal(), m, r).optimizer - same, 4 * embedding, 1e-6 * same);
   r.sharding = Sharding::kZero1;
-  EXPECT_NEAR(cluster_memory(ideal(), m, r).optimizer, (alike + 4 * embedding) / 4, 1e-6 * alike);
+  EXPECT_NEAR(cluster_memory(ideal(), m, r).optimizer, (same + 4 * embedding) / 4, 1e-6 * same);
 }
 
 TEST(ClusterLinks, AllReduce_SendsTwiceTheBytesOfARing) {

@@ -340,7 +340,7 @@ double step_of(const Row& row, const PublishedRun& p) {
   const bool of_hardware = row.text("tflops_counts").starts_with("hardware");
   CLEAVE_CHECK(of_hardware || row.text("tflops_counts").starts_with("model"), Code::kFormat,
                row.place(), ": tflops_counts is '", row.text("tflops_counts"),
-               "'; expected model or hardware (with recompute), which tells the step's time");
+               "'; expected model or hardware (with recompute), to know the step's time");
   return tokens / flops *
          (of_hardware ? hardware_flops_per_token(p.size, p.run)
                       : p.size.train_flops_per_token(p.run.seq_len));
