@@ -38,10 +38,17 @@ def value_table(section: str, results: list[dict]) -> list[str]:
                             ("decode, tokens/s", "decode_tokens_per_s", 1),
                             ("share of the limit, prefill", "prefill_share_of_limit", 1),
                             ("decode", "decode_share_of_limit", 1))}[section]
-    lines = [[*row["row"].split(), name,
+    titles = ["model", "dtype", *(["dropout"] if section == "train" else [])]
+
+    def settings(name: str) -> list[str]:
+        shape, dtype, *more = name.split(" ", 2)
+        dropout = more[0].removeprefix("dropout ") if more else "0"
+        return [shape, dtype, dropout][:len(titles)]
+
+    lines = [[*settings(row["row"]), name,
               *(spread(values[metric], unit) if metric in values else "-" for _, metric, unit in columns)]
              for row in results for name, values in row["values"].items()]
-    return ["", *table(["model", "dtype", "program", *(f"{title}:" for title, _, _ in columns)], lines)]
+    return ["", *table([*titles, "program", *(f"{title}:" for title, _, _ in columns)], lines)]
 
 
 def target_table(results: list[dict]) -> list[str]:

@@ -58,14 +58,13 @@ def train_row(setting: Setting, shape: str, dtype: str, dropout: float = 0) -> R
         command = setting.baseline("pytorch_train.py", *common, "--mode", mode, "--tp", tp, "--threads", setting.threads)
         return Contestant(name, command, ("torch", "transformers"), threads)
 
+    contestants = [cleave(ours, tp, per_rank), cleave(ours_alone, 1, setting.threads),
+                   pytorch("PyTorch eager", "eager", setting.threads), pytorch("PyTorch compiled", "compiled", setting.threads),
+                   pytorch(split, "tp", per_rank)]
+    if dropout:  # without figures to derive a target from
+        return Row("train", f"{shape} {dtype} dropout {dropout}", contestants, [])
     alone_wanted, split_wanted = (2.1, 2.4) if dtype == "fp32" else (1.4, 1.9)
-    if dropout:
-        alone_wanted = split_wanted = 1.0  # no figures yet
-    return Row("train", f"{shape} {dtype}" + (f" dropout {dropout}" if dropout else ""), [
-        cleave(ours, tp, per_rank), cleave(ours_alone, 1, setting.threads),
-        pytorch("PyTorch eager", "eager", setting.threads), pytorch("PyTorch compiled", "compiled", setting.threads),
-        pytorch(split, "tp", per_rank)
-    ], [
+    return Row("train", f"{shape} {dtype}", contestants, [
         Target("tokens/s vs PyTorch, tensor-parallel", "tokens_per_s", ours, (split,), split_wanted),
         Target("tokens/s vs PyTorch's best single process", "tokens_per_s", ours, PYTORCH_ALONE, alone_wanted),
         Target(f"tokens/s of tp={tp} vs our one rank", "tokens_per_s", ours, (ours_alone,), 0.95),

@@ -94,6 +94,8 @@ void read_field(const std::string& key, const Json& value, Cluster& c) {
     c.num_cores = static_cast<int>(value.as_int(1, kMostDevices));
   } else if (key == "fused_attention") {
     c.fused_attention = value.as_bool();
+  } else if (key == "attention_share") {
+    c.attention_share = value.as_number(0.001, 1);
   } else if (key == "fitted") {
     read_fitted(value, c.fitted);
   } else {

@@ -38,6 +38,8 @@ struct Cluster {
   double net_latency_s = 0;              ///< of a message between hosts
   int num_cores = 1;                     ///< multiprocessors that share a matrix product's tiles
   bool fused_attention = true;           ///< scores are not stored (FlashAttention)
+  double attention_share = 0.55;         ///< speed of fused attention's products, of a product's
+  bool measured_here = false;            ///< devices are ranks on this host's CPU
   FittedConstants fitted;
 };
 

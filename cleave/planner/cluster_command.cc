@@ -40,7 +40,10 @@ ClusterTask task_of(const PlanOptions& o, const Cluster& cluster) {
   run.overlaps_dp = run.regathers = true;
   run.gradient_bytes = 4;
   run.sync_bytes = o.reduce_dtype == "bf16" ? 2 : 4;
-  const double moments = o.optimizer == "sgd" ? 0 : 8;
+  // Muon has one moment of the matrices of the layers, AdamW two of the rest.
+  const bool is_muon = o.optimizer == "muon";
+  const double moments = o.optimizer == "sgd" ? 0 : is_muon ? 4 : 8;
+  run.more_end_bytes = is_muon ? 4 : 0;
   if (o.dtype == "fp32") {
     run.type = MatrixType::kFp32;
     run.element_bytes = run.weight_bytes = 4;
@@ -153,12 +156,12 @@ void print(const ClusterPlan& p, const Rates& rates, size_t place, double tokens
 }
 
 /// What to type to train with a layout.
-std::string train_text(const PlanOptions& o, const ClusterPlan& plan) {
-  const bool is_here = o.cluster == "here";
+std::string train_text(const PlanOptions& o, const ClusterPlan& plan, const Cluster& c) {
   return str("cleave train --model ", o.model, " --data FILES --out DIR --batch-size ",
              o.batch_size, " --seq-len ", o.seq_len, " --dtype ", o.dtype,
+             o.reduce_dtype.empty() ? "" : " --reduce-dtype " + o.reduce_dtype,
              o.optimizer == "adamw" ? "" : " --optimizer " + o.optimizer,
-             is_here ? " " : " --device cuda ", flags_of(plan.run));
+             c.measured_here ? " " : " --device cuda ", flags_of(plan.run));
 }
 
 /// What follows from the list: the command of the best layout, or what could make one fit.
@@ -170,7 +173,7 @@ void print_next(const PlanOptions& o, const ClusterPlans& plans, const Cluster& 
         2);
   }
   log_info("to train with the first:");
-  log_info("  ", train_text(o, plans.best[0]));
+  log_info("  ", train_text(o, plans.best[0], c));
   constexpr int kMostRanks = static_cast<int>(option::kRanks.high);
   if (o.ranks > kMostRanks) {
     log_info("  cleave train takes at most ", kMostRanks, " ranks; this is a forecast only");
@@ -191,6 +194,17 @@ std::string too_large_text(const ClusterPlans& plans, double limit) {
              bytes_text(limit), "; the largest part of it: ", kinds);
 }
 
+/// Refuses experts whose number is under another key, as DeepSeek's: the model would count as
+/// dense.
+void check_no_experts(const Json& config) {
+  if (config.has("num_local_experts") || config.has("num_experts")) return;  // which is 0
+  for (const char* key : {"n_routed_experts", "num_experts_per_tok"}) {
+    CLEAVE_CHECK(config.int_or(key, 0) == 0, Code::kFormat, "config.json has experts (", key,
+                 "), but neither num_local_experts nor num_experts, from which --cluster reads "
+                 "their number");
+  }
+}
+
 /// The experts of the layers, as `cleave train` reads them; of families that it lacks, by the keys
 /// of the others, in every layer. Empty: no layer has any.
 std::optional<ExpertsConfig> experts_of_layers(const Json& config, int64_t ffn) {
@@ -198,7 +212,10 @@ std::optional<ExpertsConfig> experts_of_layers(const Json& config, int64_t ffn) 
   if (type != "mixtral" && type != "qwen3_moe") {
     const bool has_experts =
         config.int_or("num_local_experts", 0) != 0 || config.int_or("num_experts", 0) != 0;
-    if (!has_experts) return std::nullopt;
+    if (!has_experts) {
+      check_no_experts(config);
+      return std::nullopt;
+    }
     (void)config.at("num_experts_per_tok");  // has no default
     return read_experts(config, config.int_or("moe_intermediate_size", ffn, 1, kMostWidth), {});
   }
@@ -288,7 +305,7 @@ void plan_on_cluster(const PlanOptions& o, const Json& config, const Cluster& cl
     for (const ClusterPlan& p : plans.best) {
       out["layouts"].push_back(json_of(p, plans.best[0], rates_of(p, cluster, m, tokens), tokens));
     }
-    if (!plans.best.empty()) out["command"] = train_text(o, plans.best[0]);
+    if (!plans.best.empty()) out["command"] = train_text(o, plans.best[0], cluster);
     if (plans.too_large > 0) out["why_too_large"] = too_large_text(plans, task.memory_bytes);
     return log_info(out.dump(-1, ' ', false, Object::error_handler_t::replace));
   }

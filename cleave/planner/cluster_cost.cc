@@ -16,14 +16,18 @@ constexpr double kWorkingScores = 2;
 
 /// Bytes per logit: logits, their fp32 copy, and the gradients of both.
 double logit_bytes(const ClusterRun& r) {
-  return r.compiled == Compiled::kLayersAndLoss ? 4 : 12;
+  return r.kernels == Kernels::kCompiledAll ? 4 : 12;
 }
 
 /// Bytes per logit that the loss and its backward move. Compiled: 16 bits read for the maximum, for
 /// the sum and in backward, and the gradient written.
 double loss_bytes(const ClusterRun& r) {
-  return r.compiled == Compiled::kLayersAndLoss ? 8 : 20;
+  return r.kernels == Kernels::kCompiledAll ? 8 : 20;
 }
+
+// The share of the memory bandwidth that passes reach whose bytes are known kernel by kernel: what
+// is fitted to selene and dgx-h100, whose software fuses what elementwise_bytes() counts together.
+constexpr double kKernelShare = 0.905;
 
 double bytes_of(MatrixType type) {
   return type == MatrixType::kFp32 ? 4 : 2;
@@ -55,6 +59,7 @@ struct Shape {
   double tp = r.tp;
   double wide = r.element_bytes / 2;
   double rate = c.memory_rate * c.fitted.memory_share;  ///< bytes of elementwise passes
+  double kernel_rate = std::max(rate, c.memory_rate* kKernelShare);  ///< those of known kernels
 
   /// Rows of a device's feed-forward layers: each token once for each of its experts.
   [[nodiscard]] double routed() const {
@@ -83,10 +88,10 @@ double attention_time(const Shape& s, bool backward) {
   const double flops = 4 * s.scores() * d * (backward ? 2 : 1);
   const bool is_aligned = s.m.head_dim % 8 == 0;
   if (s.c.fused_attention) {
-    // Half the scores are masked; backward computes them again. Softmax halves the matrix speed.
+    // Half the scores are masked; backward computes them again. Softmax slows the products down.
     const double work = flops / 2 * (backward ? 1.25 : 1);
     if (!is_aligned) return slow_attention(s, work);
-    return work / (attention_speed(s) * 0.55);
+    return work / (attention_speed(s) * s.c.attention_share);
   }
   // fp16 bytes per score: written, read and written by softmax and by dropout with its mask, read.
   const double bytes = s.wide * s.scores() * (backward ? 19 : 13);
@@ -127,16 +132,40 @@ double exchange_time(const Shape& s) {
                          {.size = s.r.ep, .stride = s.r.tp, .world = s.r.devices()});
 }
 
-/// Bytes that elementwise passes of a layer move in forward: per hidden element two norms (4 each)
-/// and two residual sums with dropout (7 each); per feed-forward element the activation. Experts:
-/// tokens are copied to the rows of their experts, and results are added up.
+/// Bytes that elementwise passes of a layer move in forward, for a hidden element, for one of
+/// queries and keys, and for one of the feed-forward layer.
+struct PassBytes {
+  double hidden, rotated, ffn;
+};
+PassBytes pass_bytes(const Shape& s) {
+  const double sum = s.m.gated ? 6 : 7;  // of a residual; with dropout's mask where there is one
+  const double ffn = s.m.gated ? 6 : 4;  // the activation, in one kernel
+  switch (s.r.kernels) {
+    case Kernels::kOwn:
+      return {2 * (4 + sum), 0, ffn};
+    case Kernels::kEager:
+      // A norm: to fp32 (6), square (8), mean (4), scale (8), to bf16 (6), weight (4). Rotation: to
+      // fp32 (6), product (8), to bf16 (6); copies of keys and values for all heads (4). SiLU (4)
+      // and its product (6), or GELU.
+      return {2 * (36 + sum), 24, s.m.gated ? 10.0 : 4.0};
+    case Kernels::kCompiledLayers:
+    case Kernels::kCompiledAll:
+      // A norm (2) takes its input from the sum before it. Rotation: read and written (4).
+      return {2 * (2 + sum), 4, ffn};
+  }
+  CLEAVE_BUG("unknown kernels");
+}
+
+/// Bytes that elementwise passes of a layer move in forward. Experts: tokens are copied to the rows
+/// of their experts, and results are added up.
 double elementwise_bytes(const Shape& s) {
+  const PassBytes bytes = pass_bytes(s);
   const double sharded = s.r.sequence_parallel ? s.tp : 1;
-  const double per_hidden = s.m.gated ? 4 * 2 + 6 * 2 : 4 * 2 + 7 * 2;
-  const double per_ffn = s.m.gated ? 6 : 4;
+  const int64_t rotated = s.m.gated ? (s.m.heads + s.m.kv_heads) * s.m.head_dim : 0;
   const double copies = s.m.experts > 0 ? 2 * 2 * (s.tokens + s.routed()) * s.hidden : 0;
-  return s.wide * (s.tokens * s.hidden * per_hidden / sharded +
-                   s.routed() * static_cast<double>(s.m.ffn) * per_ffn / s.tp + copies);
+  return s.wide * (s.tokens * s.hidden * bytes.hidden / sharded +
+                   s.tokens * static_cast<double>(rotated) * bytes.rotated / s.tp +
+                   s.routed() * static_cast<double>(s.m.ffn) * bytes.ffn / s.tp + copies);
 }
 
 Pass forward_pass(const Shape& s) {
@@ -145,7 +174,7 @@ Pass forward_pass(const Shape& s) {
     if (p.count > 0) out.gemm += p.count * gemm_time(s.c, s.r.type, p.rows, p.n, p.k);
   }
   out.attention = attention_time(s, false);
-  out.memory_bound = elementwise_bytes(s) / s.rate;
+  out.memory_bound = elementwise_bytes(s) / (s.r.kernels == Kernels::kOwn ? s.rate : s.kernel_rate);
   out.tp = 2 * tp_time(s);
   out.ep = 2 * exchange_time(s);
   return out;
@@ -172,6 +201,7 @@ Pass backward_pass(const Shape& s, const Pass& forward) {
     case Keep::kSelectiveOps:
       out.gemm += forward.gemm / 2;
       out.memory_bound += forward.memory_bound;
+      out.tp += forward.tp / 2;  // it keeps what is scattered, and gathers again
       break;
     case Keep::kFull:
       out.add(forward, 1);
@@ -188,7 +218,8 @@ Pass head_pass(const Shape& s) {
   out.gemm = gemm_time(s.c, type, s.tokens, n, s.hidden) +
              gemm_time(s.c, type, s.tokens, s.hidden, n) +
              gemm_time(s.c, type, s.hidden, n, s.tokens);
-  out.memory_bound = s.tokens * n * loss_bytes(s.r) / s.rate;
+  out.memory_bound = s.tokens * n * loss_bytes(s.r) /
+                     (s.r.kernels == Kernels::kCompiledAll ? s.kernel_rate : s.rate);
   out.tp = tp_time(s);
   return out;
 }
@@ -213,13 +244,23 @@ double own_layer_parameters(const TransformerSize& m, const ClusterRun& r) {
   return m.layer_parameters() - m.expert_parameters() * (1 - 1.0 / r.ep);
 }
 
-/// Parameters of the largest device.
-double device_parameters(const TransformerSize& m, const ClusterRun& r) {
+/// Parameters of the largest device: of its layers, and of embedding and head.
+struct DeviceParameters {
+  double layers, ends;
+};
+DeviceParameters largest_device(const TransformerSize& m, const ClusterRun& r) {
   const StageLayers layers = stage_layers(m, r);
   const double copies = r.pp == 1 && !m.tied ? 2 : 1;
-  const double layer = own_layer_parameters(m, r);
-  const double ends = layers.edge * layer + copies * embedding_parameters(m);
-  return std::max(ends, layers.most * layer) / r.tp;
+  const double layer = own_layer_parameters(m, r) / r.tp;
+  const double ends = copies * embedding_parameters(m) / r.tp;
+  if (layers.edge * layer + ends < layers.most * layer) return {layers.most * layer, 0};
+  return {layers.edge * layer, ends};
+}
+
+/// Parameters of the largest device.
+double device_parameters(const TransformerSize& m, const ClusterRun& r) {
+  const DeviceParameters largest = largest_device(m, r);
+  return largest.layers + largest.ends;
 }
 
 /// Those of its experts, which fewer devices have.
@@ -236,6 +277,13 @@ double sharded_parameters(const TransformerSize& m, const ClusterRun& r) {
   return (all - of_experts) / shards + of_experts / (shards / r.ep);
 }
 
+/// Bytes of the optimizer's states on the largest device.
+double state_bytes(const TransformerSize& m, const ClusterRun& r) {
+  const double shards = r.sharding == Sharding::kNone ? 1 : double{1} * r.dp * r.cp;
+  return r.state_bytes * sharded_parameters(m, r) +
+         r.more_end_bytes * largest_device(m, r).ends / shards;
+}
+
 /// Activation bytes of a layer that backward keeps, of one micro-batch: the terms of Korthikanti et
 /// al. 2022 (arXiv:2205.05198, eq. 1 to 4), with ffn and kv_heads where they have 4h and h.
 double kept_bytes(const Shape& s, Keep keep) {
@@ -248,7 +296,7 @@ double kept_bytes(const Shape& s, Keep keep) {
   if (keep == Keep::kSelectiveOps) {
     // The layer's input; queries, values, attention's output and one product of the feed-forward
     // layer; the output of its last product, which only uncompiled layers keep.
-    const double last = s.r.compiled == Compiled::kNothing ? 2 * h / outer : 0;
+    const double last = s.r.kernels < Kernels::kCompiledLayers ? 2 * h / outer : 0;
     return s.wide * s.tokens * (2 * h / outer + (2 * q + 2 * kv + 2 * q + 2 * f) / s.tp + last);
   }
   const double replicated = s.m.gated ? 8 * h : 10 * h;
@@ -342,7 +390,7 @@ ClusterMemory cluster_memory(const Cluster& c, const TransformerSize& m, const C
   const double parameters = device_parameters(m, r);
   const double sharded = sharded_parameters(m, r);
   ClusterMemory out;
-  out.optimizer = (r.state_bytes + r.scratch_bytes) * sharded;
+  out.optimizer = state_bytes(m, r) + r.scratch_bytes * sharded;
   if (r.sharding == Sharding::kFsdp) {
     // Whole at a time: two layers and the embedding; the whole stage if the pipeline keeps it.
     const double whole = keeps_whole(r)
@@ -464,7 +512,8 @@ ClusterCost cluster_cost(const Cluster& c, const TransformerSize& m, const Clust
   t.bubble = (r.pp - 1.0) / r.virtual_stages * (stage_s(layers.most, nullptr) + t.pp / micro);
   const double pass_s = n * forward.compute();
   t.dp = data_parallel_time(s, pass_s, n * backward.compute());
-  t.optimizer = sharded_parameters(m, r) * (2 * r.state_bytes + r.gradient_bytes + 2) / s.rate;
+  t.optimizer =
+      (2 * state_bytes(m, r) + sharded_parameters(m, r) * (r.gradient_bytes + 2)) / s.rate;
   out.memory = cluster_memory(c, m, r);
   out.fits = out.memory.total() <= c.memory_bytes;
   return out;

@@ -27,9 +27,11 @@ struct TransformerSize {
 /// What backward recomputes: nothing; attention's scores; also about half of the matrix products
 /// (torchtitan's selective per operation); all of a layer.
 enum class Keep : uint8_t { kAll, kSelective, kSelectiveOps, kFull };
-/// What a compiler fuses (torch.compile): then backward keeps nothing that it does not read, such
-/// as the output of a layer's last product, and the loss has no fp32 copies of the logits.
-enum class Compiled : uint8_t { kNothing, kLayers, kLayersAndLoss };
+/// Whose kernels do the elementwise passes: the software's own; PyTorch's, one for each operation;
+/// those of a compiler (torch.compile) for the layers, or for the loss too. Backward of compiled
+/// layers keeps nothing that it does not read, such as the output of a layer's last product. A
+/// compiled loss has no fp32 copies of the logits.
+enum class Kernels : uint8_t { kOwn, kEager, kCompiledLayers, kCompiledAll };
 /// What data-parallel devices share.
 enum class Sharding : uint8_t { kNone, kZero1, kFsdp };
 
@@ -41,7 +43,7 @@ struct ClusterRun {
   bool sequence_parallel = false;
   Sharding sharding = Sharding::kNone;
   Keep recompute = Keep::kAll;
-  Compiled compiled = Compiled::kNothing;
+  Kernels kernels = Kernels::kOwn;
   int64_t micro_batch = 1, global_batch = 1, seq_len = 2048;
   MatrixType type = MatrixType::kBf16;
   double element_bytes = 2;   ///< of an activation
@@ -49,6 +51,7 @@ struct ClusterRun {
   double gradient_bytes = 2;  ///< per parameter, kept
   double sync_bytes = 2;      ///< per parameter, summed over data-parallel devices
   double state_bytes = 12;    ///< per parameter: fp32 weights and two moments
+  double more_end_bytes = 0;  ///< further states, per parameter of embedding and head
   double scratch_bytes = 0;   ///< per parameter, sharded as the states are
   bool regathers = false;     ///< FSDP frees gathered weights after each layer in pipelines too
   bool overlaps_dp = false;   ///< gradient sync runs beside backward

@@ -143,7 +143,7 @@ TEST(ClusterMemory, CompiledLayers_DoNotKeepTheirLastProduct) {
   ClusterRun r = run(1, 1, 1);
   r.recompute = Keep::kSelectiveOps;
   EXPECT_NEAR(kept(r, true), 96 * sbh * 2 * (5 + 4), 1e-3 * 96 * sbh * 18);
-  r.compiled = Compiled::kLayers;
+  r.kernels = Kernels::kCompiledLayers;
   EXPECT_NEAR(kept(r, true), 96 * sbh * 2 * (4 + 4), 1e-3 * 96 * sbh * 16);
 }
 
@@ -156,10 +156,10 @@ TEST(ClusterMemory, CompiledLoss_HoldsLogitsAndTheirGradientIn16Bits) {
   m.heads = m.kv_heads = 8;
   m.vocab = 1 << 17;
   ClusterRun r = run(1, 1, 1);
-  for (const auto& [compiled, bytes] : {std::pair{Compiled::kNothing, 12.0},
-                                        {Compiled::kLayers, 12.0},
-                                        {Compiled::kLayersAndLoss, 4.0}}) {
-    r.compiled = compiled;
+  for (const auto& [kernels, bytes] : {std::pair{Kernels::kOwn, 12.0},
+                                       {Kernels::kCompiledLayers, 12.0},
+                                       {Kernels::kCompiledAll, 4.0}}) {
+    r.kernels = kernels;
     EXPECT_DOUBLE_EQ(cluster_memory(ideal(), m, r).logits, 2048.0 * (1 << 17) * bytes);
   }
 }
@@ -212,6 +212,85 @@ TEST(ClusterTime, HeadsThatAreNoMultipleOfEight_LeaveTheMatrixUnits) {
   odd.head_dim = 127;
   const double slow = cluster_cost(ideal(), odd, run(8, 8, 1)).time.attention;
   EXPECT_GT(slow, 5 * cluster_cost(ideal(), even, run(8, 8, 1)).time.attention);
+}
+
+/// Seconds of the elementwise passes of llama3-8b's layers for a token, forward and backward.
+double pass_time(const Cluster& c, Kernels kernels) {
+  TransformerSize m;
+  m.layers = 32;
+  m.hidden = 4096;
+  m.heads = 32;
+  m.kv_heads = 8;
+  m.head_dim = 128;
+  m.ffn = 14336;
+  m.vocab = 8;
+  m.gated = true;
+  ClusterRun r = run(1, 1, 1);
+  r.kernels = kernels;
+  const double head = 2048.0 * 64 * 8 * 20 / (c.memory_rate * c.fitted.memory_share);
+  return (cluster_cost(c, m, r).time.memory_bound - head) / (2048.0 * 64);
+}
+
+// Oracle: the operations of PyTorch 2.6 in bf16, by the bytes that each reads and writes for an
+// element. Backward is counted twice forward.
+TEST(ClusterTime, ElementwisePasses_MoveTheBytesOfTheirKernels) {
+  const double to_fp32 = 2 + 4, fp32 = 4 + 4, to_bf16 = 4 + 2, bf16 = 2 + 2, sum = 2 + 2 + 2;
+  const double mean = 4;  // its result is small
+  const double norm = to_fp32 + fp32 + mean + fp32 + to_bf16 + bf16;
+  const double rotation = to_fp32 + fp32 + to_bf16, copies_for_heads = bf16;
+  const double silu_and_product = bf16 + sum;
+  const double hidden = 4096, keys_and_queries = 4096 + 1024, ffn = 14336;
+  const double eager = hidden * 2 * (norm + sum) +
+                       keys_and_queries * (rotation + copies_for_heads) + ffn * silu_and_product;
+  const Cluster c = ideal();
+  const double seconds = 3 * 32 / c.memory_rate;  // of a byte
+  EXPECT_NEAR(pass_time(c, Kernels::kEager), seconds * eager, 1e-9 * seconds * eager);
+  // Compiled: a kernel adds, norms and writes both results; others rotate, and activate.
+  const double sum_and_norm = 2 + 2 + 2 + 2, swiglu = 2 + 2 + 2;
+  const double compiled = hidden * 2 * sum_and_norm + keys_and_queries * bf16 + ffn * swiglu;
+  for (const Kernels kernels : {Kernels::kCompiledLayers, Kernels::kCompiledAll}) {
+    const double loss = kernels == Kernels::kCompiledAll ? 8 * 12 / c.memory_rate : 0;  // less
+    EXPECT_NEAR(pass_time(c, kernels) + loss, seconds * compiled, 1e-9 * seconds * compiled);
+  }
+}
+
+// A low fitted share stands for kernels that nobody counted.
+TEST(ClusterTime, KernelsThatAreCounted_DoNotHaveTheShareOfOthers) {
+  Cluster c = ideal();
+  const double own = pass_time(c, Kernels::kOwn), eager = pass_time(c, Kernels::kEager);
+  c.fitted.memory_share = 0.3;
+  EXPECT_NEAR(pass_time(c, Kernels::kOwn), own / 0.3, 1e-6 * own);
+  EXPECT_NEAR(pass_time(c, Kernels::kEager), eager / 0.905, 1e-6 * eager);
+}
+
+// torchtitan keeps the results of reduce-scatters and gathers again: half an all-reduce for each of
+// forward's two, which backward doubles.
+TEST(ClusterTime, SelectiveRecomputeOfOperations_GathersAgain) {
+  ClusterRun r = run(8, 1, 1);
+  const double kept = cluster_cost(ideal(), gpt3(), r).time.tp;
+  r.recompute = Keep::kSelectiveOps;
+  EXPECT_NEAR(cluster_cost(ideal(), gpt3(), r).time.tp, kept * 5 / 4, 1e-3 * kept);
+}
+
+TEST(ClusterTime, FusedAttention_HasAShareOfTheSpeedOfProducts) {
+  Cluster c = ideal();
+  const double all = cluster_cost(c, gpt3(), run(8, 1, 1)).time.attention;
+  c.attention_share /= 2;
+  EXPECT_DOUBLE_EQ(cluster_cost(c, gpt3(), run(8, 1, 1)).time.attention, 2 * all);
+}
+
+// Muon: four bytes for a parameter of the layers, eight for the rest. The ends hold most.
+TEST(ClusterMemory, FurtherStatesOfTheEnds_CountForEmbeddingAndHead) {
+  TransformerSize m = gpt3();
+  m.vocab = 50000;
+  ClusterRun r = run(8, 8, 4);
+  r.state_bytes = 4;
+  const double same = cluster_memory(ideal(), m, r).optimizer;
+  r.more_end_bytes = 4;
+  const double embedding = 50000.0 * 12288 / 8;
+  EXPECT_NEAR(cluster_memory(ideal(), m, r).optimizer - same, 4 * embedding, 1e-6 * same);
+  r.sharding = Sharding::kZero1;
+  EXPECT_NEAR(cluster_memory(ideal(), m, r).optimizer, (same + 4 * embedding) / 4, 1e-6 * same);
 }
 
 TEST(ClusterLinks, AllReduce_SendsTwiceTheBytesOfARing) {

@@ -33,11 +33,12 @@ TEST(ClusterFile, Sizes_AreReadAsPeopleWriteThem) {
 
 TEST(ClusterFile, Base_GivesWhatTheFileDoesNot) {
   const Cluster c = parse(R"({"base": "h100-80gb", "name": "ours", "net_link_rate": "25GB",
-    "devices_per_host": 4, "matrix_flops": {"bf16": 8e14}, "fitted": {"matrix_share": 0.5}})");
+    "attention_share": 0.6, "devices_per_host": 4, "matrix_flops": {"bf16": 8e14}, "fitted": {"matrix_share": 0.5}})");
   const Cluster base = cluster_preset("h100-80gb");
   EXPECT_EQ(c.name, "ours");
   EXPECT_EQ(c.net_link_rate, 25e9);
   EXPECT_EQ(c.devices_per_host, 4);
+  EXPECT_EQ(c.attention_share, 0.6);
   EXPECT_EQ(c.matrix_flops[1], 8e14);
   EXPECT_EQ(c.matrix_flops[2], base.matrix_flops[2]);
   EXPECT_EQ(c.fitted.matrix_share, 0.5);

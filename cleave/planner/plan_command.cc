@@ -274,6 +274,7 @@ Cluster cluster_here(const PlanOptions& o, int devices) {
   const Machine machine = machine_here(type_of(o), 2, {});
   Cluster c;
   c.name = "here";
+  c.measured_here = true;
   c.sources = {"measured now: matrix products, copies, collectives of two ranks"};
   c.devices_per_host = devices;
   c.memory_bytes = static_cast<double>(memory_here()) / ranks;

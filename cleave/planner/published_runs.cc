@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <map>
+#include <regex>
 
 #include "cleave/base/error.h"
 #include "cleave/text/csv.h"
@@ -146,9 +147,10 @@ MatrixType type_of(const Row& row) {
 }
 
 /// torchtitan compiles the loss too since 2025.
-Compiled compiled_of(const Row& row) {
-  if (!row.may_have("notes", "torch.compile")) return Compiled::kNothing;
-  return row.number("year") >= 2025 ? Compiled::kLayersAndLoss : Compiled::kLayers;
+Kernels kernels_of(const Row& row) {
+  if (row.may_have("notes", "eager")) return Kernels::kEager;
+  if (!row.may_have("notes", "torch.compile")) return Kernels::kOwn;
+  return row.number("year") >= 2025 ? Kernels::kCompiledAll : Kernels::kCompiledLayers;
 }
 
 /// Sharding, and the bytes per parameter that follow from the software.
@@ -174,14 +176,68 @@ void set_states(const Row& row, ClusterRun& r) {
   r.scatters_p2p = true;
 }
 
-double memory_of(const Row& row) {
-  const std::string& text = row.text("mem_per_device");
+std::string lower_case(std::string text) {
+  for (char& c : text) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return text;
+}
+
+bool is_letter(char c) {
+  return c >= 'a' && c <= 'z';
+}
+
+/// Whether a lower-case text says that a run had too little memory.
+bool says_out_of_memory(const std::string& text) {
+  if (text.find("out of memory") != std::string::npos) return true;
+  const size_t at = text.find("oom");
+  return at != std::string::npos && (at == 0 || !is_letter(text[at - 1])) &&
+         (at + 3 == text.size() || !is_letter(text[at + 3]));
+}
+
+/// Sets the memory of a device, or that it did not suffice. "GB" is GiB here: PyTorch and
+/// nvidia-smi, whose numbers people publish, count those.
+void set_memory(const Row& row, PublishedRun& out) {
+  const std::string text = lower_case(row.text("mem_per_device"));
+  out.out_of_memory = says_out_of_memory(text);
+  if (text.empty() || out.out_of_memory) return;
   double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || !(value > 0 && value < 1e15)) return 0;
-  const std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
-  // "GB" is GiB here: PyTorch and nvidia-smi, whose numbers people publish, count those.
-  return value * (unit.find("MiB") == std::string_view::npos ? kGiB : kGiB / 1024);
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, value);
+  std::string_view unit(end, static_cast<size_t>(last - end));
+  while (unit.starts_with(' ')) unit.remove_prefix(1);
+  const auto* const unit_end = std::find_if_not(unit.begin(), unit.end(), is_letter);
+  unit = unit.substr(0, static_cast<size_t>(unit_end - unit.begin()));
+  const bool is_gib = unit == "gib" || unit == "gb";
+  const bool is_mib = unit == "mib" || unit == "mb";
+  CLEAVE_CHECK(error == std::errc() && (is_gib || is_mib) && value > 0 && value < 1e9,
+               Code::kFormat, row.place(), ": mem_per_device is '", row.text("mem_per_device"),
+               "'; expected a size in GiB or MiB, such as 52 GiB, or OOM, or nothing");
+  out.memory_bytes = value * (is_gib ? kGiB : kGiB / 1024);
+}
+
+/// Data-parallel devices: what the other degrees leave of all devices, where the row gives those.
+int64_t data_parallel(const Row& row, int64_t others) {
+  const int64_t devices = row.may_have("devices", "") ? row.count("devices") : 0;
+  const int64_t dp = std::max<int64_t>(1, row.count("dp"));
+  if (devices == 0) return dp;
+  if (row.text("dp").empty()) {
+    CLEAVE_CHECK(devices % others == 0, Code::kFormat, row.place(), ": ", devices,
+                 " devices are no multiple of tp x pp x cp, which is ", others);
+    return devices / others;
+  }
+  CLEAVE_CHECK(others * dp == devices, Code::kFormat, row.place(), ": tp x pp x dp x cp is ",
+               others * dp, ", but devices is ", devices);
+  return dp;
+}
+
+/// Megatron's interleaved schedule has two stages a rank or more.
+void set_stages(const Row& row, PublishedRun& out) {
+  ClusterRun& r = out.run;
+  r.virtual_stages = static_cast<int>(std::clamp<int64_t>(row.count("vp"), 1, 1 << 20));
+  if (r.pp == 1 || !row.text("vp").empty() || !row.may_have("schedule", "interleaved")) return;
+  r.virtual_stages = 2;
+  out.assumed.emplace_back("2 virtual stages");
 }
 
 void set_layout(const Row& row, PublishedRun& out) {
@@ -191,12 +247,13 @@ void set_layout(const Row& row, PublishedRun& out) {
   };
   r.tp = degree("tp");
   r.pp = degree("pp");
-  r.dp = degree("dp");
   r.cp = degree("cp");
-  const double devices = 1.0 * r.tp * r.pp * r.dp * r.cp;
-  CLEAVE_CHECK(devices <= 1e9, Code::kFormat, row.place(), ": tp x pp x dp x cp is ", devices,
-               " devices; expected at most 1e9");
-  r.virtual_stages = degree("vp");
+  const double others = 1.0 * r.tp * r.pp * r.cp;
+  const double devices = others * static_cast<double>(std::max<int64_t>(1, row.count("dp")));
+  CLEAVE_CHECK(devices <= kMostCount, Code::kFormat, row.place(), ": tp x pp x dp x cp is ",
+               devices, " devices; expected at most 1e9");
+  r.dp = static_cast<int>(data_parallel(row, static_cast<int64_t>(others)));
+  set_stages(row, out);
   r.sequence_parallel = row.text("sp") == "1";
   r.global_batch = row.count("global_batch");
   r.seq_len = row.count("seq");
@@ -221,20 +278,72 @@ bool knows_words(const Row& row, const std::string& column) {
          row.has(column, "distributed optimizer");
 }
 
+/// Whether a model has experts, whose sizes the table lacks: by names such as "mixtral-8x7b" and
+/// "Qwen3_30B_a3B", or by twice the parameters of a dense model with these sizes.
+bool has_experts(const Row& row, const TransformerSize& m) {
+  static const std::regex names("moe|mixtral|[0-9]x[0-9.]+b|[-_]a[0-9.]+b");
+  if (std::regex_search(lower_case(row.text("model")), names)) return true;
+  return m.layers > 0 && m.head_dim > 0 && row.number("params_B") * 1e9 > 2 * m.parameters();
+}
+
 std::string unsupported(const Row& row, const PublishedRun& p) {
   for (const char* column : {"sharding", "recompute"}) {
     if (!knows_words(row, column)) return str(column, " '", row.text(column), "' is unknown");
   }
+  if (row.may_have("schedule", "") && !row.text("schedule").empty() &&
+      !row.has("schedule", "1f1b") && !row.has("schedule", "interleaved")) {
+    return str("schedule '", row.text("schedule"), "' is unknown");
+  }
   if (p.cluster.empty()) return "device '" + row.text("device") + "' is unknown";
   if (row.has("precision", "FP4")) return "FP4 is not modelled";
   if (row.text("kind") == "LoRA") return "LoRA is not modelled";
-  if (row.count("ep") > 1) return "expert parallelism is not modelled";
+  if (row.count("ep") > 1 || has_experts(row, p.size)) {
+    return "the table has no sizes of experts";
+  }
   if (p.size.hidden == 0 || p.size.head_dim == 0) return "the row gives no sizes of the model";
   if (row.text("layers").empty() && row.number("params_B") == 0) {
     return "the row gives neither layers nor parameters";
   }
   if (p.run.global_batch == 0 || p.run.seq_len == 0) return "the row gives no batch";
   return "";
+}
+
+/// Flops of a token with those that backward recomputes, and with attention's products in full, as
+/// Megatron's formulas count them (arXiv:2104.04473; arXiv:2205.05198, appendix A).
+double hardware_flops_per_token(const TransformerSize& m, const ClusterRun& r) {
+  const double attention = 12 * static_cast<double>(m.layers * m.heads * m.head_dim * r.seq_len);
+  const double layers = 6 * static_cast<double>(m.layers) * m.layer_parameters();
+  const double all = m.train_flops_per_token(r.seq_len) + attention / 2;
+  switch (r.recompute) {
+    case Keep::kAll:
+      return all;
+    case Keep::kSelective:
+      return all + attention;  // as the appendix counts it
+    case Keep::kSelectiveOps:
+      return all + layers / 6;
+    case Keep::kFull:
+      return all + (layers + attention) / 3;
+  }
+  CLEAVE_BUG("unknown recompute");
+}
+
+/// Seconds of a step: as published, or from tokens or flops per second of a device. 0: none of
+/// them.
+double step_of(const Row& row, const PublishedRun& p) {
+  if (row.number("step_s") > 0) return row.number("step_s");
+  const double tokens = static_cast<double>(p.run.global_batch * p.run.seq_len) /
+                        static_cast<double>(p.run.devices());
+  const double speed = row.number("tokens_per_s_per_device");
+  if (speed > 0) return tokens / speed;
+  const double flops = row.number("tflops_per_device") * 1e12;
+  if (flops == 0) return 0;
+  const bool of_hardware = row.text("tflops_counts").starts_with("hardware");
+  CLEAVE_CHECK(of_hardware || row.text("tflops_counts").starts_with("model"), Code::kFormat,
+               row.place(), ": tflops_counts is '", row.text("tflops_counts"),
+               "'; expected model or hardware (with recompute), to know the step's time");
+  return tokens / flops *
+         (of_hardware ? hardware_flops_per_token(p.size, p.run)
+                      : p.size.train_flops_per_token(p.run.seq_len));
 }
 
 PublishedRun run_of(const Row& row) {
@@ -247,24 +356,12 @@ PublishedRun run_of(const Row& row) {
   out.size = size_of(row, out.run.pp);
   out.run.recompute = recompute_of(row);
   if (row.text("recompute").empty()) out.assumed.emplace_back("no recompute");
-  out.run.compiled = compiled_of(row);
+  out.run.kernels = kernels_of(row);
   out.run.type = type_of(row);
   set_states(row, out.run);
   out.unsupported = unsupported(row, out);
-  out.step_s = row.number("step_s");
-  const double speed = row.number("tokens_per_s_per_device");
-  if (out.step_s == 0 && speed > 0) {
-    out.step_s = static_cast<double>(out.run.global_batch * out.run.seq_len) / speed /
-                 static_cast<double>(out.run.devices());
-  }
-  const double tflops = row.number("tflops_per_device");
-  if (out.step_s == 0 && tflops > 0 && row.text("tflops_counts") == "model") {
-    out.step_s = out.size.train_flops_per_token(out.run.seq_len) *
-                 static_cast<double>(out.run.global_batch * out.run.seq_len) / tflops / 1e12 /
-                 static_cast<double>(out.run.devices());
-  }
-  out.out_of_memory = row.has("mem_per_device", "OOM");
-  if (!out.out_of_memory) out.memory_bytes = memory_of(row);
+  out.step_s = step_of(row, out);
+  set_memory(row, out);
   return out;
 }
 

@@ -66,23 +66,95 @@ TEST(PublishedRuns, LayersThatARowDoesNotGive_FollowFromItsParameters) {
   EXPECT_EQ(read(std::string(kHeader) + row).at(0).size.layers, 24);
 }
 
-TEST(PublishedRuns, NoteOfTorchCompile_MeansCompiledLayersAndSince2025TheLoss) {
-  const auto compiled = [](const std::string& year, const std::string& note) {
-    const std::string header = replaced(kHeader, "mem_per_device", "mem_per_device,notes");
-    const std::string row =
-        replaced(replaced(kRow, "29.5 GiB", "29.5 GiB," + note), ",2021,", "," + year + ",");
-    return read(header + row).at(0).run.compiled;
+/// The only row of a table with one more column.
+PublishedRun with_column(const std::string& row, const std::string& name,
+                         const std::string& value) {
+  const std::string header = replaced(kHeader, "mem_per_device", "mem_per_device," + name);
+  return read(header + replaced(row, "\n", "," + value + "\n")).at(0);
+}
+
+TEST(PublishedRuns, NoteOfEagerOrTorchCompile_SaysWhoseKernels) {
+  const auto kernels = [](const std::string& year, const std::string& note) {
+    return with_column(replaced(kRow, ",2021,", "," + year + ","), "notes", note).run.kernels;
   };
-  EXPECT_EQ(compiled("2024", "eager"), Compiled::kNothing);
-  EXPECT_EQ(compiled("2024", "torch.compile"), Compiled::kLayers);
-  EXPECT_EQ(compiled("2025", "torch.compile; step 100"), Compiled::kLayersAndLoss);
-  EXPECT_EQ(read(std::string(kHeader) + kRow).at(0).run.compiled, Compiled::kNothing);
+  EXPECT_EQ(kernels("2024", "eager"), Kernels::kEager);
+  EXPECT_EQ(kernels("2024", "torch.compile"), Kernels::kCompiledLayers);
+  EXPECT_EQ(kernels("2025", "torch.compile; step 100"), Kernels::kCompiledAll);
+  EXPECT_EQ(read(std::string(kHeader) + kRow).at(0).run.kernels, Kernels::kOwn);
+}
+
+TEST(PublishedRuns, InterleavedScheduleWithoutVp_MeansTwoStagesARank) {
+  const std::string eight = replaced(kRow, "32,1,0,1,1,32,", "256,1,0,8,,32,");
+  const PublishedRun p = with_column(eight, "schedule", "own interleaved");
+  EXPECT_EQ(p.run.virtual_stages, 2);
+  EXPECT_EQ(p.assumed, std::vector<std::string>{"2 virtual stages"});
+  EXPECT_EQ(with_column(eight, "schedule", "1f1b").run.virtual_stages, 1);
+  const std::string three = replaced(kRow, "32,1,0,1,1,32,", "256,1,0,8,3,32,");
+  EXPECT_EQ(with_column(three, "schedule", "interleaved").run.virtual_stages, 3);
+  EXPECT_TRUE(with_column(three, "schedule", "interleaved").assumed.empty());
+  EXPECT_EQ(with_column(kRow, "schedule", "interleaved").run.virtual_stages, 1);  // one rank
+  EXPECT_EQ(with_column(eight, "schedule", "gpipe").unsupported, "schedule 'gpipe' is unknown");
+}
+
+TEST(PublishedRuns, DpThatARowDoesNotGive_IsWhatTheOtherDegreesLeave) {
+  EXPECT_EQ(read(kHeader + replaced(kRow, "32,1,0,1,1,32,", "32,2,0,2,1,,")).at(0).run.dp, 8);
+  EXPECT_EQ(read(kHeader + replaced(kRow, "32,1,0,1,1,32,", ",2,0,2,1,,")).at(0).run.dp, 1);
+  expect_refused(
+      kHeader + replaced(kRow, "32,1,0,1,1,32,", "32,3,0,1,1,,"),
+      "published_runs_test.csv:2: 32 devices are no multiple of tp x pp x cp, which is 3");
+  expect_refused(kHeader + replaced(kRow, "32,1,0,1,1,32,", "32,2,0,1,1,32,"),
+                 "published_runs_test.csv:2: tp x pp x dp x cp is 64, but devices is 32");
+}
+
+TEST(PublishedRuns, Memory_IsReadAsPeopleWriteIt) {
+  const auto memory = [](const std::string& text) {
+    return read(kHeader + replaced(kRow, "29.5 GiB", text)).at(0).memory_bytes / (1 << 20);
+  };
+  EXPECT_EQ(memory("52000MB"), 52000);
+  EXPECT_EQ(memory("52000.5 MiB"), 52000.5);
+  EXPECT_EQ(memory("52GB"), 52 * 1024);
+  EXPECT_EQ(memory("52.5 gib (max over ranks)"), 52.5 * 1024);
+  EXPECT_EQ(memory("70 GiB (headroom 10)"), 70 * 1024);
+  EXPECT_EQ(memory(""), 0);
+  for (const char* text :
+       {"~52 GiB", "52", "52 TB", "52 GiBs", "GiB", "0 GiB", "-52 GiB", "much"}) {
+    expect_refused(kHeader + replaced(kRow, "29.5 GiB", text),
+                   "published_runs_test.csv:2: mem_per_device is '" + std::string(text) + "'");
+  }
+}
+
+TEST(PublishedRuns, RowWithExperts_HasNoPrediction) {
+  const std::string sizes = ",46.7,32,4096,32,8,14336,32000,";
+  for (const char* name : {"mixtral-8x7b", "Qwen3_30B_a3B", "some-MoE", "dense"}) {
+    const std::string row = replaced(kRow, "gpt,1.7,24,2304,24,,9216,51200,", name + sizes);
+    EXPECT_EQ(read(kHeader + row).at(0).unsupported, "the table has no sizes of experts") << name;
+  }
+  const std::string dense =
+      replaced(kRow, "gpt,1.7,24,2304,24,,9216,51200,", "mistral-7b,7.2,32,4096,32,8,14336,32000,");
+  EXPECT_EQ(read(kHeader + dense).at(0).unsupported, "");
+}
+
+// Narayanan et al. 2021: 137 TFLOP/s are 3.53 s. Korthikanti et al. 2022: GPT-3 with selective
+// recompute takes 13.75 s at 52.8 % of 312 TFLOP/s; they count 51.4 % without the recompute, with
+// attention in full.
+TEST(PublishedRuns, FlopsOfTheHardware_GiveTheTimeOfAStep) {
+  const std::string full = replaced(kRow, "3.53,,,,", ",,137,hardware (recompute counted),");
+  EXPECT_NEAR(read(kHeader + full).at(0).step_s, 3.53, 0.005 * 3.53);
+  const std::string gpt3 = replaced(
+      replaced(replaced(kRow, "1.7,24,2304,24,,9216,51200,", "175,96,12288,96,,49152,51200,"),
+               "32,1,0,1,1,32,1,1,none,16,512", "64,8,1,8,3,1,1,1,none,1,64"),
+      "full,3.53,,,,", "selective,,,164.7,hardware,");
+  EXPECT_NEAR(read(kHeader + gpt3).at(0).step_s, 13.75, 0.005 * 13.75);
+  expect_refused(kHeader + replaced(kRow, "3.53,,,,", ",,137,,"),
+                 "published_runs_test.csv:2: tflops_counts is ''");
 }
 
 TEST(PublishedRuns, OutOfMemory_IsNoMemory) {
-  const PublishedRun p = read(kHeader + replaced(kRow, "29.5 GiB", "OOM")).at(0);
-  EXPECT_TRUE(p.out_of_memory);
-  EXPECT_EQ(p.memory_bytes, 0);
+  for (const char* text : {"OOM", "oom", "Out of memory", "29138.6 MiB (OOM after an epoch)"}) {
+    const PublishedRun p = read(kHeader + replaced(kRow, "29.5 GiB", text)).at(0);
+    EXPECT_TRUE(p.out_of_memory) << text;
+    EXPECT_EQ(p.memory_bytes, 0) << text;
+  }
 }
 
 TEST(PublishedRuns, RowWithoutLayersAndParameters_HasNoPrediction) {

@@ -451,6 +451,27 @@ class Forecasts(unittest.TestCase):
         self.assertIn("numbers of model.embed_tokens.weight", wrong(lambda rows: None, {"dp": 2, "zero": 1}))
 
 
+class ClusterCommands(unittest.TestCase):
+    COMMAND = ("cleave train --model 'a b.json' --data FILES --out DIR --batch-size 6 --seq-len 8 --dtype bf16 --reduce-dtype bf16 "
+               "--device cuda --tp 1 --pp 1 --dp 3 --micro-batch-size 2 --fsdp")
+    GIVEN = {"batch-size": 6, "micro-batch-size": 2, "seq-len": 8, "dtype": "bf16", "reduce-dtype": "bf16", "optimizer": "adamw"}
+
+    def test_flags_are_read_as_a_shell_does(self):
+        flags = forecasts.flags_in(self.COMMAND)
+        self.assertEqual((flags["model"], flags["dp"], flags["fsdp"]), ("a b.json", "3", True))
+
+    def test_command_without_what_was_given_is_found(self):
+        forecasts.expect_command(self.GIVEN, 3, self.COMMAND)
+        forecasts.expect_command({**self.GIVEN, "optimizer": "muon"}, 3, self.COMMAND + " --optimizer muon")
+        for given, ranks, command in ((self.GIVEN, 3, self.COMMAND.replace(" --reduce-dtype bf16", "")),
+                                      (self.GIVEN, 3, self.COMMAND.replace("--batch-size 6", "--batch-size 8")),
+                                      (self.GIVEN, 3, self.COMMAND.replace("--micro-batch-size 2", "--micro-batch-size 1")),
+                                      ({**self.GIVEN, "optimizer": "muon"}, 3, self.COMMAND),
+                                      (self.GIVEN, 6, self.COMMAND), (self.GIVEN, 3, self.COMMAND.replace("cuda", "cpu"))):
+            with self.assertRaises(program.Failure):
+                forecasts.expect_command(given, ranks, command)
+
+
 class Kills(Folder):
     def test_a_run_ends_after_its_steps_and_of_launched_ranks_one(self):
         script = "for i in 1 2 3 4 5 6; do echo row >>metrics.jsonl; sleep 0.05; done; wait"

@@ -128,6 +128,21 @@ class SideBySide(unittest.TestCase):
         report.replace_sections(page, "A", {section: f"table of {section}" for section in side_by_side.SECTIONS})
         self.assertIn("table of collectives", page.read_text(encoding="utf-8"))
 
+    def test_dropout_has_a_column_and_no_target(self):
+        setting = contests.Setting("cleave", "python", self.folder, 2, 2, True)
+        with_dropout = [row for row in rows.all_rows(setting, ["train"]) if "dropout" in row.name]
+        self.assertEqual([(row.name, row.targets) for row in with_dropout],
+                         [("gpt2-124m fp32 dropout 0.1", []), ("bert-base fp32 dropout 0.1", [])])
+        values = {"Cleave tp=2": {"tokens_per_s": [5.0]}}
+        lines = report.value_table("train", [{"row": name, "values": values} for name in ("a fp32", "b bf16 dropout 0.1")])
+        self.assertEqual([[cell.strip() for cell in line.split("|")[1:5]] for line in lines[1:2] + lines[3:]],
+                         [["model", "dtype", "dropout", "program"], ["a", "fp32", "0", "Cleave tp=2"],
+                          ["b", "bf16", "0.1", "Cleave tp=2"]])
+        self.assertEqual({line.count("|") for line in lines[1:]}, {9})
+        lines = report.value_table("generate", [{"row": "a int8", "values": {"Cleave tp=2": {}}}])
+        self.assertEqual([[cell.strip() for cell in line.split("|")[1:4]] for line in lines[1:2] + lines[3:]],
+                         [["model", "dtype", "program"], ["a", "int8", "Cleave tp=2"]])
+
     def test_kinds_of_cpu_are_those_of_the_vendors_lists(self):
         def kind(vendor, family, model, *flags):
             return machine.kind_of({"vendor_id": vendor, "cpu family": str(family), "model": str(model), "model name": "X"},

@@ -2,6 +2,7 @@
 import math
 import os
 import re
+import shlex
 from collections import Counter
 
 import models
@@ -132,13 +133,59 @@ def flags_of(case, left_out=()):
     return words_of(flags)
 
 
+def flags_in(command):
+    """The flags of a command line by name; True for one without a value."""
+    flags, words = {}, shlex.split(command)
+    for i, word in enumerate(words):
+        if word.startswith("--"):
+            has_value = i + 1 < len(words) and not words[i + 1].startswith("--")
+            flags[word[2:]] = words[i + 1] if has_value else True
+    return flags
+
+
+# What `plan --cluster` is given and passes on to the command for training.
+PASSED_ON = ("batch-size", "micro-batch-size", "seq-len", "dtype", "reduce-dtype", "optimizer")
+
+
+def expect_command(given, ranks, command):
+    """The training command has the flags that `plan --cluster` was given, and a layout of its ranks."""
+    flags = flags_in(command)
+    for name, value in given.items():
+        if name in PASSED_ON and flags.get(name, "adamw" if name == "optimizer" else None) != str(value):
+            raise Failure("command", f"plan was given --{name} {value}, the command is {command}")
+    product = math.prod(int(flags[name]) for name in ("tp", "pp", "dp"))
+    if product != ranks or flags.get("device") != "cuda":
+        raise Failure("command", f"the command for {ranks} GPUs is {command}")
+
+
+def cluster(work):
+    """The best layouts of a cluster; the command for training them has what `plan` was given, and a rank of it exists."""
+    case, ranks = work.case, work.case["other"]["ranks"]
+    given = {**case["math"], **case["layout"]}
+    model = ["plan", "--model", work.inputs.model_path]
+    words = [*model, *flags_of(case, LAYOUT - {"reduce-dtype"}), "--ranks", str(ranks), "--cluster", "h100-80gb",
+             "--tokens", "1B"]
+    answers = work.program.json(*words, "--json")
+    expect_sound(answers, " ".join(words))
+    if "command" not in answers[0]:
+        return
+    expect_command(given, ranks, answers[0]["command"])
+    flags = {name: value for name, value in flags_in(answers[0]["command"]).items() if name in OF_PLAN}
+    dry = [*model, *words_of(flags), "--ranks", str(ranks), "--dry-run", "--rank", str(ranks - 1), "--json"]
+    try:
+        expect_sound(work.program.json(*dry), " ".join(dry))
+    except Refused as error:
+        raise Failure("refusal", f"a dry run refuses the best layout of --cluster: {error}") from None
+
+
 def plan(work):
     """A forecast never fails, and `plan` refuses a layout where `train` does. A dry run has the model's weights."""
     case, other = work.case, work.case["other"]
     words, form = ["plan", "--model", work.inputs.model_path], other["form"]
-    if form in ("ranks", "cluster"):
-        more = ["--ranks", str(other["ranks"]), *(["--cluster", "h100-80gb", "--tokens", "1B"] if form == "cluster" else [])]
-        words += flags_of(case, LAYOUT) + more
+    if form == "cluster":
+        return cluster(work)
+    if form == "ranks":
+        words += flags_of(case, LAYOUT) + ["--ranks", str(other["ranks"])]
         return expect_sound(work.program.json(*words, "--json"), " ".join(words))
     words += flags_of(case)
     if form == "dry-run":
@@ -160,7 +207,6 @@ def plan(work):
     if refusal:
         raise Failure("refusal", f"only plan refuses: {refusal}")
     expect_sound(forecast, " ".join(words))
-
 
 
 def lesson(work):
