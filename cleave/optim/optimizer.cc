@@ -12,6 +12,7 @@
 #include "cleave/nn/gradient_state.h"
 #include "cleave/optim/muon.h"
 #include "cleave/runtime/kernel_switches.h"
+#include "cleave/runtime/step_recorder.h"
 
 namespace cleave::inline optim {
 
@@ -156,6 +157,7 @@ constexpr int64_t kGrain = 32768;
 }  // namespace
 
 void Optimizer::step(double lr, double gradient_scale) {
+  const RecordedScope recorded(EventKind::kOptimizer, "optimizer step");
   const at::NoGradGuard no_grad;
   for (const State& s : states()) {
     if (s.parameter->leaf().numel() == 0) continue;

@@ -9,6 +9,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/nn/gradient_state.h"
+#include "cleave/runtime/step_recorder.h"
 #include "cleave/torch_internals/graph.h"
 #include "cleave/torch_internals/node.h"
 
@@ -242,6 +243,7 @@ void GradientSync::begin(size_t num_micro_batches) {
 }
 
 void GradientSync::complete() {
+  const RecordedScope recorded(EventKind::kPhase, "gradient sync");
   record_on_leaves();
   if (options_.sharding == DataSharding::kFsdp) {
     Axis tp;

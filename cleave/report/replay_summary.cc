@@ -37,6 +37,15 @@ Object traffic_json(const RankRecording& r) {
   return all;
 }
 
+/// Seconds of a rank's thread in collectives and waits for them, on any axis.
+double call_seconds(const RankRecording& r) {
+  double sum = 0;
+  for (const StepEvent& e : r.events) {
+    if (e.call >= 0 && e.track == 0) sum += e.end_s - e.begin_s;
+  }
+  return sum;
+}
+
 /// [index of its name and shape, dim, ranges, elements, flat begin, flat end, gathered]
 Object weights_json(const RankRecording& r, Numbering& weights) {
   Object all = Object::array();
@@ -84,9 +93,10 @@ Object summary_json(const Replay& replay) {
   Object ranks = Object::array();
   Numbering weights;
   double comm_s = 0;
+  const bool has_metric = std::isfinite(replay.metrics.comm_ms);
   for (size_t i = 0; i < replay.ranks.size(); ++i) {
     const RankRecording& r = replay.ranks[i];
-    comm_s += comm_seconds(r);
+    comm_s += has_metric ? comm_seconds(r) : call_seconds(r);
     ranks.push_back({{"rank", r.rank},
                      {"place", replay.places[i]},
                      {"host", r.host},

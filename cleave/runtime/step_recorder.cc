@@ -205,7 +205,8 @@ void StepRecorder::sample_memory(double now) {
 }
 
 RankRecording StepRecorder::finish(double origin_s) {
-  if (frames_.size() != 1) CLEAVE_BUG("a recording ends inside an event");
+  CLEAVE_CHECK(frames_.size() == 1, Code::kUsage,
+               "a recording of a step ends inside one of its layers or phases; end it after them");
   for (const auto& helper : helpers_) {
     if (!helper->has_ended_.load(std::memory_order_acquire)) continue;
     out_.events.push_back({.kind = EventKind::kCollective,

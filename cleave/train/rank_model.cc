@@ -5,7 +5,6 @@
 #include "cleave/nn/balance_loss.h"
 #include "cleave/nn/cross_entropy.h"
 #include "cleave/nn/ids.h"
-#include "cleave/runtime/step_recorder.h"
 #include "cleave/train/preference.h"
 
 namespace cleave::inline train {
@@ -130,7 +129,7 @@ PassResult RankModel::train_pass(std::span<const Batch> batches, uint64_t seed, 
     result.loss += part / loss_scale;
   }
   result.aux_loss = aux_loss_of(inputs, model_->balance(), loss_scale);
-  recorded("gradient sync", [&] { parallelized_.gradients->complete(); });
+  parallelized_.gradients->complete();
   for (const auto& p : parallelized_.gradients->parameters()) {
     if (loss_scale != 1) p->leaf().mutable_grad().div_(loss_scale);
   }

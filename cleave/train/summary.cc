@@ -12,10 +12,11 @@
 #include "cleave/base/progress.h"
 #include "cleave/base/version.h"
 #include "cleave/data/packing.h"
+#include "cleave/mesh/place.h"
+#include "cleave/parallel/held_memory.h"
 #include "cleave/report/record.h"
 #include "cleave/runtime/cpu_binding.h"
 #include "cleave/runtime/kernel_switches.h"
-#include "cleave/train/held_memory.h"
 
 namespace cleave::inline train {
 namespace {
@@ -84,19 +85,6 @@ std::string first_of(const std::set<std::string>& names) {
 }
 
 }  // namespace
-
-std::string place_text(const Mesh& mesh, int64_t rank) {
-  std::string text;
-  int64_t rest = rank;
-  for (size_t i = mesh.dims().size(); i-- > 0;) {
-    const MeshDim& d = mesh.dims()[i];
-    if (d.size > 1 || i + 2 >= mesh.dims().size()) {
-      text = str(d.name, " ", rest % d.size, text.empty() ? "" : ", ", text);
-    }
-    rest /= d.size;
-  }
-  return str("rank ", rank, " (", text, ")");
-}
 
 std::string task_line(Model& model, const LoadResult& loaded) {
   std::string line = str("task    ", model.task(), ": ", loaded.fresh.size(), " of ",
@@ -210,7 +198,7 @@ RunRecord run_record(const TrainSetup& setup, const std::string& model_name, Mod
 
 std::vector<RankMemory> rank_memory(const TrainSetup& setup, const Axis& everyone, const Mesh& mesh,
                                     RankModel& rank, int64_t most_bytes) {
-  const KindBytes held = held_bytes(rank, setup.layout.sharding);
+  const KindBytes held = held_bytes(rank.parameters(), &rank.optimizer(), setup.layout.sharding);
   const int64_t rest =
       std::max<int64_t>(0, most_bytes - std::accumulate(held.begin(), held.end(), int64_t{0}));
   const size_t place = static_cast<size_t>(mesh["pp"].rank());

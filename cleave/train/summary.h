@@ -12,9 +12,6 @@
 
 namespace cleave::inline train {
 
-/// "rank 3 (dp 1, tp 1)". Dims of size 1 are omitted, except for the last two.
-std::string place_text(const Mesh& mesh, int64_t rank);
-
 /// The command that continues a run: the one typed, with --resume.
 std::string resume_command(const TrainOptions& options);
 

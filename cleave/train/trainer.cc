@@ -1,6 +1,7 @@
 #include "cleave/train/trainer.h"
 
 #include <cmath>
+#include <filesystem>
 
 #include <ATen/ATen.h>
 
@@ -11,6 +12,7 @@
 #include "cleave/comm/bootstrap/environment.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/train/finite_check.h"
+#include "cleave/train/replay_forecast.h"
 #include "cleave/train/summary.h"
 
 namespace cleave::inline train {
@@ -138,8 +140,13 @@ bool Trainer::continues() const {
 
 void Trainer::begin_recording(int64_t step) {
   if (step + 1 != setup_.options.record_step) return;
-  recording_ = std::make_unique<StepRecording>(
-      StepRecording::Subject{rank_, mesh_, everyone_, profile_.memory(), setup_.layout.sharding});
+  recording_ =
+      std::make_unique<StepRecording>(StepRecording::Subject{.mesh = mesh_,
+                                                             .everyone = everyone_,
+                                                             .parameters = rank_.parameters(),
+                                                             .optimizer = &rank_.optimizer(),
+                                                             .sharding = setup_.layout.sharding,
+                                                             .counter = profile_.memory()});
 }
 
 void Trainer::train_step(int64_t step) {
@@ -190,8 +197,13 @@ void Trainer::end_step(StepMetrics m) {
   if (evaluator_.is_due(m.step)) evaluate(m);
   report_.add(m);
   if (!recording_) return;
-  recording_->write(setup_, machine_, m, str(report_.title(), ", step ", state_.step));
+  Replay replay{.title = str(report_.title(), ", step ", state_.step), .metrics = m};
+  if (is_first()) add_forecast(setup_, machine_, world_.size(), replay);
+  recording_->write(setup_.options.out, std::move(replay));
   recording_.reset();
+  if (!is_first()) return;
+  const std::filesystem::path out = setup_.options.out;
+  log_status("replay: ", (out / kReplayPageName).string());
 }
 
 void Trainer::evaluate(StepMetrics& m) {
@@ -245,7 +257,6 @@ void Trainer::update(int64_t step, double loss, const GradientNorm& norm) {
   if (!is_finite) checkpoints_.wait();
   check_finite(rank_, everyone_, step, loss, norm);
   const double clip = setup_.options.clip;
-  const RecordedScope recorded(EventKind::kOptimizer, "optimizer step");
   rank_.step(setup_.schedule.at(step), clip > 0 ? clip_factor(norm.value, clip) : 1);
 }
 

@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "cleave/mesh/mesh.h"
+#include "cleave/parallel/step_recording.h"
 #include "cleave/planner/machine.h"
 #include "cleave/train/batch_loader.h"
 #include "cleave/train/checkpointer.h"
@@ -11,7 +12,6 @@
 #include "cleave/train/run_report.h"
 #include "cleave/train/setup.h"
 #include "cleave/train/step_profile.h"
-#include "cleave/train/step_recording.h"
 
 namespace cleave::inline train {
 

@@ -1,5 +1,3 @@
-#include "cleave/train/step_recording.h"
-
 #include <algorithm>
 #include <fstream>
 #include <map>
@@ -11,15 +9,17 @@
 #include "cleave/file/file.h"
 #include "cleave/report/metrics.h"
 #include "cleave/report/replay.h"
+#include "tests/support/recorded_step.h"
 #include "tests/support/small_run.h"
 #include "tests/support/temp_folder.h"
 
-namespace cleave::step_recording_test {
+namespace cleave::record_step_test {
 namespace {
 
 using json = nlohmann::json;
 using test::losses;
 using test::TempFolder;
+using test::trace_of;
 
 constexpr int kStep = 3;
 
@@ -62,10 +62,6 @@ const Case kCases[] = {
      }},
 };
 
-json trace_of(const std::string& run) {
-  return json::parse(read_file(run + "/" + std::string(kReplayTraceName)));
-}
-
 class RecordedLayout : public testing::TestWithParam<Case> {};
 
 // Oracle: metrics.jsonl, which has its own sums.
@@ -95,22 +91,6 @@ void check_kinds(const TrainOptions& o, const json& trace) {
   }
 }
 
-// Every rank of a collective has recorded it, and calls the same operation at the same site.
-void check_partners(const json& trace) {
-  std::map<std::string, std::set<int>> callers;
-  std::map<std::string, size_t> sizes;
-  for (const json& e : trace.at("traceEvents")) {
-    if (e.at("ph") != "B" || e.at("cat") != "collective") continue;
-    const json& a = e.at("args");
-    if (a.contains("peer")) continue;
-    const json key =
-        json::array({a.at("axis"), a.at("ranks"), a.at("number"), a.at("op"), e.at("name")});
-    callers[key.dump()].insert(e.at("pid").get<int>());
-    sizes[key.dump()] = a.at("ranks").size();
-  }
-  for (const auto& [key, ranks] : callers) EXPECT_EQ(ranks.size(), sizes[key]) << key;
-}
-
 // Oracle of the losses: the same run without a recording, bit for bit.
 TEST_P(RecordedLayout, Step_HasTheSameLossesAndTheTotalsOfMetrics) {
   const TempFolder folder;
@@ -123,14 +103,14 @@ TEST_P(RecordedLayout, Step_HasTheSameLossesAndTheTotalsOfMetrics) {
   const json trace = trace_of(o.out);
   check_totals(o, trace);
   check_kinds(o, trace);
-  check_partners(trace);
+  EXPECT_EQ(test::unpaired_collectives(trace), std::set<std::string>());
 }
 
-INSTANTIATE_TEST_SUITE_P(StepRecording, RecordedLayout, testing::ValuesIn(kCases),
+INSTANTIATE_TEST_SUITE_P(RecordStep, RecordedLayout, testing::ValuesIn(kCases),
                          [](const auto& each) { return std::string(each.param.name); });
 
 // Oracle: the forecast, which counts the collectives of the same layers without data.
-TEST(StepRecording, BytesOfTp_AreThoseOfTheForecast) {
+TEST(RecordStep, BytesOfTp_AreThoseOfTheForecast) {
   const TempFolder folder;
   TrainOptions o = test::small_run(folder);
   o.tp = 2;
@@ -145,7 +125,7 @@ TEST(StepRecording, BytesOfTp_AreThoseOfTheForecast) {
 }
 
 // Oracle: the whole weight, which the ranks' parts must cover once.
-TEST(StepRecording, Weights_FsdpRanksHoldDisjointRangesOfEach) {
+TEST(RecordStep, Weights_FsdpRanksHoldDisjointRangesOfEach) {
   const TempFolder folder;
   TrainOptions o = test::small_run(folder);
   o.dp = 2;
@@ -177,7 +157,7 @@ TEST(StepRecording, Weights_FsdpRanksHoldDisjointRangesOfEach) {
   }
 }
 
-TEST(StepRecording, StepBeyondTheRun_IsRefused) {
+TEST(RecordStep, StepBeyondTheRun_IsRefused) {
   const TempFolder folder;
   TrainOptions o = test::small_run(folder);
   o.record_step = 5;
@@ -191,4 +171,4 @@ TEST(StepRecording, StepBeyondTheRun_IsRefused) {
 }
 
 }  // namespace
-}  // namespace cleave::step_recording_test
+}  // namespace cleave::record_step_test

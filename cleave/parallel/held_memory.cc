@@ -1,4 +1,4 @@
-#include "cleave/train/held_memory.h"
+#include "cleave/parallel/held_memory.h"
 
 #include <algorithm>
 
@@ -6,7 +6,7 @@
 
 #include "cleave/nn/call_record.h"
 
-namespace cleave::inline train {
+namespace cleave::inline parallel {
 namespace {
 
 int64_t bytes_of(const Tensor& t) {
@@ -20,10 +20,11 @@ int64_t gradient_bytes(const Tensor& t) {
 
 }  // namespace
 
-KindBytes held_bytes(RankModel& rank, DataSharding sharding) {
+KindBytes held_bytes(const Parameters& parameters, const Optimizer* optimizer,
+                     DataSharding sharding) {
   KindBytes bytes{};
   const CallRecord unused;  // the layer that runs now does not use these parameters
-  for (const auto& p : rank.parameters()) {
+  for (const auto& p : parameters) {
     const Tensor& leaf = p->leaf();
     bytes[kWeightBytes] += bytes_of(leaf);
     bytes[kGradientBytes] += gradient_bytes(leaf);
@@ -35,10 +36,11 @@ KindBytes held_bytes(RankModel& rank, DataSharding sharding) {
     bytes[is_gathered ? kGatheredBytes : kWeightBytes] +=
         std::max<int64_t>(0, bytes_of(use) - shared);
   }
-  for (const Optimizer::State& s : rank.optimizer().states()) {
+  if (optimizer == nullptr) return bytes;
+  for (const Optimizer::State& s : optimizer->states()) {
     bytes[kMomentBytes] += bytes_of(s.exp_avg) + bytes_of(s.exp_avg_sq) + bytes_of(s.ema);
   }
   return bytes;
 }
 
-}  // namespace cleave::inline train
+}  // namespace cleave::inline parallel
