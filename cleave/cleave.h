@@ -30,6 +30,7 @@
 #include "cleave/parallel/parallelize.h"
 #include "cleave/parallel/plan.h"
 #include "cleave/parallel/recompute.h"
+#include "cleave/parallel/step_recording.h"
 #include "cleave/parallel/zero1.h"
 #include "cleave/pipeline/pipeline_model.h"
 #include "cleave/tokenizer/tokenizer.h"
