@@ -278,6 +278,8 @@ std::vector<std::vector<Sequence>> search_beams(Decoder& decoder, const Search& 
   const auto num_ends = static_cast<int64_t>(search.settings.eos_ids.size());
   const int64_t limit = std::max<int64_t>(2, 1 + num_ends) * num_beams;
   std::vector<PromptBeams> all = first_beams(search);
+  const BeforePass before_pass = search.settings.before_pass ? search.settings.before_pass : [] {};
+  before_pass();
   Scores scores = decoder.prefill(num_beams);
   for (uint64_t round = 0;; ++round) {
     to_sums(scores, all, search, std::max<int64_t>(2, 1 + num_ends));
@@ -296,6 +298,7 @@ std::vector<std::vector<Sequence>> search_beams(Decoder& decoder, const Search& 
       }
     }
     if (!is_any_running) break;
+    before_pass();
     decoder.reorder(rows);
     scores = decoder.step(next);
   }

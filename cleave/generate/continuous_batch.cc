@@ -93,6 +93,7 @@ int64_t ContinuousBatch::Rows::add(Ids prompt, OnToken on_token) {
 }
 
 std::vector<FinishedPrompt> ContinuousBatch::Rows::step() {
+  if (settings_.before_pass && !is_idle()) settings_.before_pass();
   // Cheaper than NoGradGuard: libtorch does not track versions of views.
   const c10::InferenceMode inference;
   if (starts_prompts()) {

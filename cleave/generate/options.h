@@ -43,6 +43,8 @@ struct GenerateOptions : RunOptions {
   std::vector<std::string> stop;  ///< texts that end a sequence
   bool stream = true;
   bool chat = false;  ///< answers the prompts, or messages from stdin; max_new_tokens is per answer
+  int64_t record_step = 0;  ///< step that is recorded on all ranks, from 1; 0 = none
+  std::string out;          ///< folder for the recorded step
 };
 
 /// Options of `cleave eval`.
@@ -158,7 +160,13 @@ inline std::vector<Section> sections(GenerateOptions& o) {
           {"sampling", sampling_rows(o)},
           {"output",
            {{&o.json, "json", "", "print one JSON object per prompt, each on one line", "off"},
-            {&o.stream, "stream", "", "print each text when it is complete, not token by token"}}},
+            {&o.stream, "stream", "", "print each text when it is complete, not token by token"},
+            {&o.record_step, "record-step", "STEP",
+             "record what every rank does in this step, into --out: step 1 reads the prompts and "
+             "chooses the first token, step 2 the second one",
+             "none", kSteps, kMustMatch},
+            {&o.out, "out", "DIR",
+             "folder for replay.html, and replay.json for Perfetto, of --record-step", "none"}}},
           rank_section(o, {tensor_parallel(&o.tp), expert_parallel(&o.ep)})};
 }
 

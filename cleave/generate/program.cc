@@ -7,6 +7,7 @@
 #include "cleave/generate/chat.h"
 #include "cleave/generate/generate.h"
 #include "cleave/generate/printer.h"
+#include "cleave/generate/record_step.h"
 #include "cleave/generate/runnable.h"
 #include "cleave/generate/stop_texts.h"
 #include "cleave/model/gguf/tokenizer.h"
@@ -129,6 +130,7 @@ ConfigFingerprint fingerprint_of(const Program& program) {
 /// Runs the prompts. Only rank 0 prints.
 void run_rank(const Program& program, const RunAxes& axes) {
   const GenerateOptions& o = program.options;
+  RecordStep record(o, axes);
   const auto model = program.runnable.load(axes.tp, axes.ep);
   choose_threads(*model, o.threads_per_rank);
   const auto num_prompts = static_cast<int64_t>(program.prompts.size());
@@ -147,8 +149,10 @@ void run_rank(const Program& program, const RunAxes& axes) {
       truncated.note(p, so_far.prompts[p]);
     };
   }
-  generate(*model, axes.tp, program.prompts, program.settings, on_token, on_prompt);
+  const GenerateSettings settings = record.watch(*model, program.settings);
+  generate(*model, axes.tp, program.prompts, settings, on_token, on_prompt);
   truncated.warn();
+  record.finish();
 }
 
 /// Answers the prompts, or without any the messages from stdin.
@@ -183,6 +187,7 @@ void answer_messages(const GenerateOptions& options) {
 void cleave_generate(const cleave::GenerateOptions& options) {
   cleave::set_plain_kernels(options.plain_kernels);
   using namespace cleave;  // NOLINT(google-build-using-namespace)
+  check_recording(options);
   if (options.chat) return answer_messages(options);
   Runnable runnable(options, {"lm"});
   // A tokenizer is only needed for texts.

@@ -230,7 +230,7 @@ void run_on_ranks(const RunOptions& options, const std::function<ConfigFingerpri
             const Axis all = ep == 1 ? mesh["tp"] : mesh.flatten(world, {"ep", "tp"}, "all ranks");
             if (!world.ranks_are_threads()) check_consistent(fingerprint(), all);
             choose_gemm(options.gemm, all);
-            work({mesh["tp"], mesh["ep"]});
+            work({.tp = mesh["tp"], .ep = mesh["ep"], .all = all, .mesh = mesh});
           });
 }
 

@@ -13,6 +13,7 @@
 #include "cleave/generate/options.h"
 #include "cleave/mesh/axis.h"
 #include "cleave/mesh/consistency.h"
+#include "cleave/mesh/mesh.h"
 #include "cleave/model/model.h"
 #include "cleave/nn/layer.h"
 #include "cleave/tokenizer/tokenizer.h"
@@ -108,6 +109,8 @@ std::string checksum_of(const Tokenizer* tokenizer);
 /// The ranks of a command, as one of them sees them.
 struct RunAxes {
   Axis tp, ep;
+  Axis all;   ///< tp and ep
+  Mesh mesh;  ///< of ep and tp
   /// Whether this rank prints.
   [[nodiscard]] bool is_first() const { return tp.rank() == 0 && ep.rank() == 0; }
 };

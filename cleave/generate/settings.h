@@ -17,6 +17,10 @@ enum class EarlyStopping : uint8_t { kFalse, kTrue, kNever };
 /// Whether a sequence ends with the last of its new ids.
 using EndsText = std::function<bool(std::span<const int64_t> prompt, std::span<const int64_t> ids)>;
 
+/// Called on every rank before each pass of the model: over prompts that start, or over the next
+/// token of the running sequences.
+using BeforePass = std::function<void()>;
+
 /// Logits divided by a smaller temperature may overflow floats.
 inline constexpr double kLeastTemperature = 1e-6;
 
@@ -39,6 +43,7 @@ struct GenerateSettings {
   int64_t first_prompt = 0;    ///< added to the index of each prompt, for sampling
   Ids eos_ids{};               ///< ids that end a sequence
   EndsText ends_text{};        ///< optional
+  BeforePass before_pass{};    ///< optional
 };
 
 /// One continuation.

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Records steps with `cleave train --record-step` and opens their pages in headless Chromium: no console message, the sections are
 there, totals are those of metrics.jsonl, a click on a collective marks its partners, replay.json gives the same timeline as the page,
-and no page is wider than a window of 1280 or 390 pixels; also the page of a lesson, with its questions. Needs the package chromium.
+and no page is wider than a window of 1280 or 390 pixels; also the page of a lesson, with its questions, and that of a step of
+`cleave generate`. Needs the package chromium.
 
 usage: replay_check.py CLEAVE [--screenshots FOLDER]      exit code 77: chromium is not installed
 """
@@ -35,13 +36,13 @@ function check() {
   expect("width", document.documentElement.scrollWidth <= innerWidth, true);
   expect("ranks", model.ranks.length, EXPECTED.ranks);
   expect("loss", model.summary.metrics.loss, EXPECTED.loss);
-  expect("step_ms", model.summary.metrics.step_ms, EXPECTED.step_ms);
-  expect("comm_ms", Math.abs(model.summary.comm_ms - EXPECTED.comm_ms) < 1e-4, true);
+  if (EXPECTED.trains) expect("step_ms", model.summary.metrics.step_ms, EXPECTED.step_ms);
+  if (EXPECTED.trains) expect("comm_ms", Math.abs(model.summary.comm_ms - EXPECTED.comm_ms) < 1e-4, true);
   expect("a lesson is shown", !by("lesson").hidden, EXPECTED.questions > 0);
   expect("questions", by("questions").children.length, EXPECTED.questions);
   for (const details of document.querySelectorAll("#questions details")) details.open = true;
   expect("width with answers", document.documentElement.scrollWidth <= innerWidth, true);
-  expect("tiles", by("totals").children.length >= 4, true);
+  expect("tiles", by("totals").children.length >= (EXPECTED.trains ? 4 : 3), true);
   expect("weights", by("weight").options.length, model.summary.weights.length);
   expect("memory", model.ranks.every(rank => rank.memory.length > 0), true);
   expect("bars", by("ranges").querySelectorAll(".held").length > 0, true);
@@ -49,7 +50,7 @@ function check() {
   for (const rank of model.ranks) {
     const inside = rank.events.filter(e => e.track === 0 && e.depth === 0).reduce((sum, e) => sum + e.dur, 0);
     expect(`${rank.place}: the events fit into the step`, inside <= rank.step_us * 1.001 + 1, true);
-    expect(`${rank.place}: kinds`, rank.times.forward > 0 && rank.times.backward > 0 && rank.times.optimizer > 0, true);
+    expect(`${rank.place}: kinds`, ["forward", "backward", "optimizer"].map(kind => rank.times[kind] > 0), [true, EXPECTED.trains, EXPECTED.trains]);
     for (const e of rank.events) if (!(e.dur >= 0 && e.wait >= 0 && e.wait <= e.dur + 0.001 && e.own >= -0.01)) wrong[`${rank.place}: ${e.name}`] = "has wrong times";
   }
   by("depth").value = "16";
@@ -113,7 +114,7 @@ def record(cleave, folder, name, words):
     for flag, value in zip(words, words[1:]):
         if flag in ("--tp", "--dp", "--pp"):
             ranks *= int(value)
-    return run, {"ranks": ranks, "is_fsdp": "--fsdp" in words, "questions": 0, **metrics_of(run, STEP)}
+    return run, {"ranks": ranks, "is_fsdp": "--fsdp" in words, "questions": 0, "trains": True, **metrics_of(run, STEP)}
 
 
 def metrics_of(run, step):
@@ -125,7 +126,15 @@ def lesson(cleave, folder):
     """The run folder of a lesson, and what its page must show."""
     subprocess.run([cleave, "lesson", "pp", "--out", str(folder / "lesson")], check=True, stdout=subprocess.DEVNULL)
     run = folder / "lesson/run"
-    return run, {"ranks": 4, "is_fsdp": False, "questions": 3, **metrics_of(run, 3)}
+    return run, {"ranks": 4, "is_fsdp": False, "questions": 3, "trains": True, **metrics_of(run, 3)}
+
+
+def generation(cleave, folder, model):
+    """The folder of a recorded step of generation by two processes, and what its page must show."""
+    out = folder / "generate"
+    subprocess.run([cleave, "launch", "-n", "2", "--", cleave, "generate", str(model), "--prompt", "a text", "--max-new-tokens", "4",
+                    "--record-step", str(STEP), "--out", str(out)], check=True, stdout=subprocess.DEVNULL)
+    return out, {"ranks": 2, "is_fsdp": False, "questions": 0, "trains": False, "loss": None, "step_ms": None, "comm_ms": None}
 
 
 def check_trace(run):
@@ -148,15 +157,15 @@ def check_trace(run):
     return [f"{run.name}: {problem}" for problem in problems]
 
 
-def check_picture(run):
-    """The problems of what tools/draw_replay.py draws: a lane for each rank, forward and backward in it, nothing beside the picture."""
+def check_picture(run, kinds):
+    """The problems of what tools/draw_replay.py draws: a lane for each rank, `kinds` in it, nothing beside the picture."""
     trace = json.loads((run / "replay.json").read_text())
     picture = ElementTree.fromstring(draw_replay.draw(trace))
     space = "{http://www.w3.org/2000/svg}"
     texts = [text.text for text in picture.iter(f"{space}text")]
     bars = [{key: rect.get(key) for key in ("x", "y", "width", "fill")} for rect in picture.iter(f"{space}rect") if rect.get("x")]
     problems = [f"no lane of {rank['place']}" for rank in trace["otherData"]["replay"]["ranks"] if rank["place"] not in texts]
-    for kind in ("forward", "backward"):
+    for kind in kinds:
         lanes = {bar["y"] for bar in bars if bar["fill"] == draw_replay.COLORS[kind] and float(bar["x"]) >= draw_replay.LABEL}
         if len(lanes) < len(trace["otherData"]["replay"]["ranks"]):
             problems.append(f"only {len(lanes)} lanes have a {kind}")
@@ -177,8 +186,8 @@ def main():
     with tempfile.TemporaryDirectory(prefix="cleave-replay-") as folder:
         folder = pathlib.Path(folder)
         runs = [record(options.cleave, folder, name, words) for name, words in RUNS.items()]
-        for run, expected in [*runs, lesson(options.cleave, folder)]:
-            problems += check_trace(run) + check_picture(run)
+        for run, expected in [*runs, lesson(options.cleave, folder), generation(options.cleave, folder, runs[0][0])]:
+            problems += check_trace(run) + check_picture(run, ("forward", "backward") if expected["trains"] else ("forward",))
             for width in (1280, 390):
                 problems += check_page(run, expected, width, options.screenshots)
                 count += 1

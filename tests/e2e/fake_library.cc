@@ -128,6 +128,8 @@ extern "C" void cleave_generate(const cleave::GenerateOptions& o) {
                           {"json", o.json},
                           {"stream", o.stream},
                           {"chat", o.chat},
+                          {"record-step", o.record_step},
+                          {"out", o.out},
                           {"gemm", o.gemm},
                           {"threads-per-rank", o.threads_per_rank},
                           {"timeout", o.timeout_s},
