@@ -125,7 +125,7 @@ Runnable::Runnable(ModelFolder folder, const std::string& dtype, const std::stri
   for (const std::string& task : tasks) known += (known.empty() ? "" : " or ") + task;
   CLEAVE_CHECK(std::find(tasks.begin(), tasks.end(), model->task()) != tasks.end(), Code::kUsage,
                folder_.path, " is a model for ", model->task(), "; this command needs one for ",
-               known);
+               known, "; give it to cleave ", model->task() == "lm" ? "generate" : "predict");
   facts_ = model->facts();
   task_ = task_of(*model);
   eos_ids_ = read_eos_ids(folder_, facts_);
