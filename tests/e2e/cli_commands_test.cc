@@ -109,6 +109,17 @@ TEST(Inspect, TruncatedFile_IsAFormatError) {
   EXPECT_EQ(run_cleave({"inspect", folder / "m/model.safetensors"}).exit_code, 4);
 }
 
+TEST(Inspect, FileOfAnotherKind_IsNotCalledAHeader) {
+  const TempFolder folder;
+  const std::string file = folder / "text.txt";
+  for (const char* text : {"", "a line", "a line of text\n"}) {
+    std::ofstream(file) << text;
+    const RunResult ran = run_cleave({"inspect", file});
+    EXPECT_EQ(ran.exit_code, 4);
+    EXPECT_EQ(ran.err, "cleave: " + file + ": is no safetensors, .bin or GGUF file\n");
+  }
+}
+
 TEST(Inspect, VerifyWithoutAManifest_SaysSo) {
   const TempFolder folder;
   write_model(folder / "m");
