@@ -239,6 +239,9 @@ TEST_F(Word, MoreWordsThanOneModel_AreRefused) {
   // A text may begin with such a word.
   expect_refused({"generate", in("model"), "no one knows"},
                  "unexpected word 'no one knows'; did you mean --prompt 'no one knows'");
+  expect_refused(
+      {"tokenize", "--tokenizer", "bytes", in("data.txt")},
+      "unexpected word '" + in("data.txt") + "'; did you mean --file '" + in("data.txt") + "'");
   expect_refused({"doctor", "more"}, "unexpected word 'more'; see cleave doctor --help");
   expect_refused({"inspect", "--model", in("model")},
                  "unknown flag --model; did you mean cleave inspect PATH");
