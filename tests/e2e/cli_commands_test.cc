@@ -335,6 +335,11 @@ TEST(Completion, Bash_ParsesAndCompletes) {
   EXPECT_EQ(completed("cleave generate --early-stopping n", 3), "never\n");
   EXPECT_EQ(completed("cleave bench coll", 2), "collectives\n");
   EXPECT_EQ(completed("cleave bench collectives --one", 3), "--one-core\n");
+  EXPECT_EQ(completed("cleave bench train --sh", 3), "--shape\n");
+  EXPECT_EQ(completed("cleave bench train --one", 3), "\n");
+  EXPECT_EQ(completed("cleave lesson ''", 2), "tp sp pp zero fsdp\n");
+  EXPECT_EQ(completed("cleave completion ''", 2), "bash zsh fish\n");
+  EXPECT_EQ(completed("cleave help tra", 2), "train\n");
 }
 
 TEST(Completion, Fish_HasFlagsChoicesAndFiles) {
@@ -348,7 +353,10 @@ TEST(Completion, Fish_HasFlagsChoicesAndFiles) {
   const std::string file = folder / "c.fish";
   const std::string make = test::program() + " completion fish > " + file;
   const std::string complete =
-      "fish -c 'source " + file + "; complete -C \"cleave train --weigh\"' | grep -q weight-decay";
+      "fish -c 'source " + file +
+      "; complete -C \"cleave train --weigh\"; complete -C \"cleave lesson zer\"; "
+      "complete -C \"cleave help lau\"; complete -C \"cleave bench train --sh\"' | cut -f1 | "
+      "tr '\\n' ' ' | grep -qx -e '--weight-decay zero launch --shape '";
   const RunResult ran =
       run_program({"/bin/bash", "-c",
                    "! command -v fish > /dev/null || { " + make + " && " + complete + "; }"});
