@@ -133,6 +133,9 @@ TEST(Inspect, NothingThere_SaysWhatIsExpected) {
   EXPECT_EQ(run_cleave({"inspect"}).exit_code, 2);
   EXPECT_EQ(run_cleave({"inspect", folder / "nope"}).exit_code, 5);
   EXPECT_EQ(run_cleave({"inspect", folder.path()}).exit_code, 5);
+  const RunResult preset = run_cleave({"inspect", "llama-tiny"});
+  EXPECT_EQ(preset.exit_code, 5);
+  EXPECT_TRUE(contains(preset.err, "; a preset has no files: train it with")) << preset.err;
 }
 
 // A run in progress: two of five steps, and a third that is being written.
@@ -446,6 +449,12 @@ TEST(Launch, CommandInPlaceOfAProgram_IsRefusedWithTheCommandLineThatIsMeant) {
                          program + " launch -n 2 -- " + program + " train --data 'my text.txt'\n");
   // The name of a system's program too: it would run once per rank, without a job.
   EXPECT_EQ(run_cleave({"launch", "-n", "2", "diff", "a", "b"}).exit_code, 2);
+}
+
+TEST(Launch, FlagOfMpirun_IsNotANumberOfRanks) {
+  EXPECT_EQ(run_cleave({"launch", "-np", "2", "--", "true"}).err,
+            "cleave: unknown flag -np; did you mean -n\n");
+  EXPECT_EQ(run_cleave({"launch", "-n2", "--", "true"}).exit_code, 0);
 }
 
 TEST(Launch, WrongSizes_AreReportedOnceForAllRanks) {
