@@ -1,5 +1,6 @@
 #include "cleave/checkpoint/load.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <utility>
@@ -87,6 +88,37 @@ void check_ema(const Optimizer& optimizer, const Parameters& parameters, const S
                          "--ema with a decay"
                        : " has no averaged weights, because the run was started without --ema; "
                          "resume it without");
+}
+
+/// The --optimizer that the files are of, if it is not this one; else empty. AdamW keeps two
+/// moments of every tensor, Muon one of a matrix, SGD none. One that is missing is a damaged file.
+std::string_view other_optimizer(const Optimizer& optimizer, const Parameters& parameters,
+                                 const Safetensors& files) {
+  const auto count = [&](std::string_view part) {
+    return std::count_if(files.tensors().begin(), files.tensors().end(), [&](const auto& tensor) {
+      return tensor.name.starts_with(state_name(part, ""));
+    });
+  };
+  const auto first = count(kExpAvg), second = count(kExpAvgSq);
+  const bool is_muon = first - second > 1;
+  const bool wants_muon = optimizer.has_moments() &&
+                          std::any_of(parameters.begin(), parameters.end(), [&](const auto& p) {
+                            return !optimizer.has_second_moment(*p);
+                          });
+  if (first == 0) return optimizer.has_moments() ? "sgd" : "";
+  if (is_muon) return wants_muon ? "" : "muon";
+  const bool is_adam = first == second;
+  return is_adam && (wants_muon || !optimizer.has_moments()) ? "adamw or adam" : "";
+}
+
+/// Refuses the files of another --optimizer.
+void check_kind(const Optimizer& optimizer, const Parameters& parameters,
+                const Safetensors& files) {
+  if (parameters.empty()) return;
+  const std::string_view other = other_optimizer(optimizer, parameters, files);
+  CLEAVE_CHECK(other.empty(), Code::kUsage, files.path(),
+               " is of another optimizer, which this run would not continue; give --optimizer ",
+               other);
 }
 
 LoadResult fill(Model& model, const ModelTensors& files, const MaterializeOptions& fresh,
@@ -189,6 +221,7 @@ void load_optimizer(Optimizer& optimizer, const Parameters& parameters, const Sa
   const at::NoGradGuard no_grad;
   std::map<const Parameter*, const Optimizer::State*> mine;
   for (const Optimizer::State& state : optimizer.states()) mine[state.parameter.get()] = &state;
+  check_kind(optimizer, parameters, files);
   check_ema(optimizer, parameters, files);
   LeafReader reader(files);
   size_t num_needed = 0;

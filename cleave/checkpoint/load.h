@@ -62,8 +62,9 @@ void load_weights(const Parameters& parameters, const TensorSource& files);
 /// Restores an optimizer from a checkpoint or run folder: its moments, its step count, and master
 /// weights if the model's files hold a narrower type. Reads only this rank's ranges. `model` has
 /// the optimizer's parameters (which may be those of one pipeline stage), and they are allocated.
-/// Throws Error(kIo) if the folder has no optimizer files, Error(kFormat) if they are of another
-/// optimizer or model, Error(kUsage) if only the files or only the optimizer have averaged weights.
+/// Throws Error(kIo) if the folder has no optimizer files, Error(kFormat) if they are damaged or of
+/// another model, Error(kUsage) if they are of another kind of optimizer, or if only the files or
+/// only the optimizer have averaged weights.
 void load_optimizer(Optimizer& optimizer, Model& model, const std::string& folder);
 /// The same from open files; `parameters` are those of the whole model.
 void load_optimizer(Optimizer& optimizer, const Parameters& parameters, const Safetensors& files);

@@ -25,9 +25,6 @@ std::vector<Item> items(const CLI::App& app) {
                                                   : "--" + option->get_lnames().front(),
                      is_switch ? "" : option->get_type_name(), option->get_description()});
   }
-  for (const CLI::App* part : app.get_subcommands({})) {
-    for (Item& item : items(*part)) found.push_back(std::move(item));
-  }
   return found;
 }
 
@@ -44,6 +41,16 @@ std::vector<std::string> choices(const std::string& value) {
   for (std::string word; std::getline(parts, word, '|');) {
     if (word.find_first_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ") == std::string::npos)
       words.push_back(word);
+  }
+  return words;
+}
+
+// What may follow the command: its subcommands, or the choices of its first word.
+std::vector<std::string> first_words(const CLI::App& app) {
+  std::vector<std::string> words = part_names(app);
+  for (const CLI::Option* option : app.get_options()) {
+    const bool is_positional = option->get_lnames().empty() && option->get_snames().empty();
+    if (is_positional && words.empty()) words = choices(option->get_type_name());
   }
   return words;
 }
@@ -67,16 +74,27 @@ std::string bash_values(const Item& item) {
   return "COMPREPLY=($(compgen -W '" + words + "' -- \"$current\"))";
 }
 
-std::string bash_command(const CLI::App& app) {
-  std::string text = "    " + app.get_name() + ")\n      case $previous in\n";
+// A case of "COMMAND SUBCOMMAND", the latter * for a command that has none.
+std::string bash_command(const CLI::App& app, const std::string& pattern,
+                         const std::vector<std::string>& words) {
+  std::string text = "    " + pattern + ")\n      case $previous in\n";
   std::vector<std::string> names;
   for (const Item& item : items(app)) {
     names.push_back(item.name);
     if (item.value.empty()) continue;
     text += "        " + item.name + ") " + bash_values(item) + "; return ;;\n";
   }
-  return text + "      esac\n      parts='" + joined(part_names(app)) + "' flags='" +
-         joined(names) + "' ;;\n";
+  return text + "      esac\n      parts='" + joined(words) + "' flags='" + joined(names) +
+         "' ;;\n";
+}
+
+std::string bash_commands(const CLI::App& app) {
+  const std::vector<std::string> words = first_words(app);
+  std::string text;
+  for (const CLI::App* part : app.get_subcommands({})) {
+    text += bash_command(*part, "'" + app.get_name() + " " + part->get_name() + "'", words);
+  }
+  return text + bash_command(app, "'" + app.get_name() + " '*", words);
 }
 
 std::string bash_script(const CLI::App& root) {
@@ -84,7 +102,7 @@ std::string bash_script(const CLI::App& root) {
   std::string cases;
   for (const CLI::App* app : root.get_subcommands({})) {
     commands.push_back(app->get_name());
-    cases += bash_command(*app);
+    cases += bash_commands(*app);
   }
   return "# bash completion of cleave: source <(cleave completion bash)\n"
          "_cleave() {\n"
@@ -96,8 +114,9 @@ std::string bash_script(const CLI::App& root) {
          " --help --version' -- \"$current\"))\n"
          "    return\n"
          "  fi\n"
-         "  case ${COMP_WORDS[1]} in\n" +
-         cases +
+         "  case \"${COMP_WORDS[1]} ${COMP_WORDS[2]}\" in\n" +
+         cases + "    'help '*) parts='" + joined(commands) +
+         "' ;;\n"
          "  esac\n"
          "  if [[ $current == -* ]]; then\n"
          "    COMPREPLY=($(compgen -W \"$flags\" -- \"$current\"))\n"
@@ -124,26 +143,36 @@ std::string zsh_escaped(const std::string& text) {
   return result;
 }
 
-std::string zsh_command(const CLI::App& app) {
-  std::string text = "    " + app.get_name() + ")\n      _arguments";
-  const std::string parts = joined(part_names(app));
-  if (!parts.empty()) text += " '1:command:(" + parts + ")'";
+std::string zsh_arguments(const CLI::App& app, const std::vector<std::string>& words) {
+  std::string text = "_arguments";
+  if (!words.empty()) text += " '1:word:(" + joined(words) + ")'";
   for (const Item& item : items(app)) {
     text += " \\\n        '*" + item.name + "[" + zsh_escaped(item.help) + "]";
-    const std::string words = joined(choices(item.value));
+    const std::string values = joined(choices(item.value));
     if (takes_path(item.value)) {
       text += ":" + zsh_escaped(item.value) + ":_files";
     } else if (!item.value.empty()) {
-      text += ":" + zsh_escaped(item.value) + ":(" + words + ")";
+      text += ":" + zsh_escaped(item.value) + ":(" + values + ")";
     }
     text += "'";
   }
   return text + " \\\n        '*:file:_files' ;;\n";
 }
 
+std::string zsh_command(const CLI::App& app) {
+  const std::vector<std::string> words = first_words(app);
+  std::string text = "    " + app.get_name() + ")\n      ";
+  if (part_names(app).empty()) return text + zsh_arguments(app, words);
+  text += "case $words[2] in\n";
+  for (const CLI::App* part : app.get_subcommands({})) {
+    text += "      " + part->get_name() + ") " + zsh_arguments(*part, words);
+  }
+  return text + "      *) " + zsh_arguments(app, words) + "      esac ;;\n";
+}
+
 std::string zsh_script(const CLI::App& root) {
   std::string commands;
-  std::string cases;
+  std::string cases = "    help) _arguments '1:command:(" + joined(part_names(root)) + ")' ;;\n";
   for (const CLI::App* app : root.get_subcommands({})) {
     commands += "    '" + app->get_name() + ":" + zsh_escaped(app->get_description()) + "'\n";
     cases += zsh_command(*app);
@@ -171,20 +200,33 @@ std::string fish_quoted(const std::string& text) {
   return result + "'";
 }
 
-std::string fish_command(const CLI::App& app) {
-  const std::string begin = "complete -c cleave -n '__cleave_is " + app.get_name() + "'";
+// `words`: the command, and the subcommand if it is one.
+std::string fish_flags(const CLI::App& app, const std::string& words) {
+  const std::string begin = "complete -c cleave -n '__cleave_is " + words + "'";
   std::string text;
-  for (const CLI::App* part : app.get_subcommands({})) {
-    text +=
-        begin + " -f -a " + part->get_name() + " -d " + fish_quoted(part->get_description()) + '\n';
-  }
   for (const Item& item : items(app)) {
     const bool is_long = item.name.starts_with("--");
     text += begin + (is_long ? " -l " + item.name.substr(2) : " -s " + item.name.substr(1));
     if (!item.value.empty()) text += takes_path(item.value) ? " -rF" : " -x";
-    const std::string words = joined(choices(item.value));
-    if (!words.empty()) text += " -a " + fish_quoted(words);
+    const std::string values = joined(choices(item.value));
+    if (!values.empty()) text += " -a " + fish_quoted(values);
     text += " -d " + fish_quoted(item.help) + '\n';
+  }
+  return text;
+}
+
+// The words that may follow the command.
+std::string fish_words(const std::string& command, const std::vector<std::string>& words) {
+  if (words.empty()) return "";
+  return "complete -c cleave -n '__cleave_after " + command + "' -f -a " +
+         fish_quoted(joined(words)) + '\n';
+}
+
+std::string fish_command(const CLI::App& app) {
+  const std::string& name = app.get_name();
+  std::string text = fish_words(name, first_words(app)) + fish_flags(app, name);
+  for (const CLI::App* part : app.get_subcommands({})) {
+    text += fish_flags(*part, name + ' ' + part->get_name());
   }
   return text;
 }
@@ -194,8 +236,14 @@ std::string fish_script(const CLI::App& root) {
       "# fish completion of cleave: cleave completion fish | source\n"
       "function __cleave_is\n"
       "  set -l words (commandline -opc)\n"
-      "  test (count $words) -ge 2 && test $words[2] = $argv[1]\n"
-      "end\n";
+      "  set -l last (math (count $argv) + 1)\n"
+      "  test (count $words) -ge $last && test \"$words[2..$last]\" = \"$argv\"\n"
+      "end\n"
+      "function __cleave_after\n"
+      "  set -l words (commandline -opc)\n"
+      "  test (count $words) -eq 2 && test $words[2] = $argv[1]\n"
+      "end\n" +
+      fish_words("help", part_names(root));
   for (const CLI::App* app : root.get_subcommands({})) {
     text += "complete -c cleave -n __fish_use_subcommand -f -a " + app->get_name() + " -d " +
             fish_quoted(app->get_description()) + '\n' + fish_command(*app);

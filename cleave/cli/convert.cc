@@ -57,9 +57,12 @@ void define(Flags& flags, ConvertOptions& options, Words& words) {
 }
 
 void print_json(const ConvertOptions& options, const Words& words, const ConvertReport& report) {
-  const nlohmann::ordered_json summary = {
-      {"folder", options.to},  {"format", words.format},    {"tensors", report.num_tensors},
-      {"bytes", report.bytes}, {"files", report.num_files}, {"left_state", report.left_state}};
+  const nlohmann::ordered_json summary = {{words.format == "gguf" ? "file" : "folder", options.to},
+                                          {"format", words.format},
+                                          {"tensors", report.num_tensors},
+                                          {"bytes", report.bytes},
+                                          {"files", report.num_files},
+                                          {"left_state", report.left_state}};
   std::cout << summary.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)
             << '\n';
 }

@@ -217,8 +217,11 @@ void Flags::read_word() {
   const size_t most = takes_one ? 1 : 0;
   if (words.size() <= most) return;
   const std::string start = str("unexpected word '", words[most], "'; ");
-  for (const char* name : {"prompt", "text", "data", "to"}) {
-    const Flag* flag = find(name);
+  std::error_code problem;
+  const bool is_file = std::filesystem::is_regular_file(words[most], problem);
+  for (const char* name : {"prompt-file", "file", "prompt", "text", "data", "to"}) {
+    const bool takes_file = std::string_view(name).ends_with("file");
+    const Flag* flag = takes_file && !is_file ? nullptr : find(name);
     CLEAVE_CHECK(flag == nullptr || flag->option->count() > 0, Code::kUsage, start,
                  "did you mean --", name, " '", words[most], '\'');
   }

@@ -66,6 +66,9 @@ class Flags {
   /// Reads the values into the variables. Throws Error(kUsage), also if a required one is missing.
   void resolve();
 
+  /// Throws Error(kUsage) for a flag as typed that the command does not have, with what is meant.
+  [[noreturn]] void refuse_flag(const std::string& name) const;
+
   /// Whether the command line or the config file sets it; valid after resolve().
   [[nodiscard]] bool is_given(std::string_view name) const;
   /// Whether the program has a command of this name; of "bench train", bench is one.
@@ -79,7 +82,6 @@ class Flags {
 
  private:
   void read_word();
-  [[noreturn]] void refuse_flag(const std::string& name) const;
   void read_command_line();
   void read_config(const std::string& path);
   void check_exclusive() const;

@@ -23,7 +23,9 @@ size_t page_width() {
   winsize size{};
   if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) width = size.ws_col;
   const char* text = getenv("COLUMNS");  // NOLINT(concurrency-mt-unsafe): no other thread exists
-  if (text != nullptr) std::from_chars(text, text + std::strlen(text), width);
+  size_t columns = 0;
+  if (text != nullptr) std::from_chars(text, text + std::strlen(text), columns);
+  if (columns > 0) width = columns;
   return std::max<size_t>(width, 40);
 }
 
@@ -57,8 +59,27 @@ size_t name_column(const std::vector<Row>& rows) {
   return widest + 4;
 }
 
+// A name with many choices, broken after a '|' if it is longer than a line.
+std::string folded(const std::string& name) {
+  constexpr size_t kIndent = 6;
+  const size_t width = page_width();
+  std::string result;
+  size_t used = 2;
+  for (size_t at = 0; at < name.size();) {
+    const size_t end = std::min(name.find('|', at), name.size() - 1) + 1;
+    if (at > 0 && used + end - at > width) {
+      result += '\n' + std::string(kIndent, ' ');
+      used = kIndent;
+    }
+    result += name.substr(at, end - at);
+    used += end - at;
+    at = end;
+  }
+  return result;
+}
+
 std::string line(const Row& row, size_t column) {
-  std::string text = "  " + row.name;
+  std::string text = "  " + folded(row.name);
   if (text.size() + 2 > column) {
     text += '\n' + std::string(column, ' ');
   } else {
@@ -87,9 +108,8 @@ std::string program_help(const std::vector<Command>& commands) {
       {"-h, --help",
        "print this text; cleave COMMAND --help, or cleave help COMMAND, lists the command's flags"},
       {"--version", "print the version"}};
-  std::string text =
-      "Trains and runs transformers on parallel ranks.\n\n"
-      "usage: cleave COMMAND [flags]\n\ncommands:\n";
+  std::string text = wrapped("Trains and runs transformers on parallel ranks.", 0) +
+                     "\n\nusage: cleave COMMAND [flags]\n\ncommands:\n";
   for (const Row& row : rows) text += line(row, name_column(rows));
   text += "\nflags:\n";
   for (const Row& row : flags) text += line(row, name_column(flags));

@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "cleave/base/byte_count.h"
 #include "cleave/base/dtype.h"
@@ -196,6 +198,12 @@ void verify(const Inspection& found) {
 int run(const Options& options) {
   CLEAVE_CHECK(!options.path.empty(), Code::kUsage, "no PATH given; see cleave inspect --help");
   const std::string path = local_model(options.path).string();
+  std::error_code unknown;
+  const bool is_there =
+      std::filesystem::status(path, unknown).type() != std::filesystem::file_type::not_found;
+  CLEAVE_CHECK(is_there || path.find('/') != std::string::npos, Code::kIo, path,
+               ": no such file or folder; a preset has no files: train it with cleave train "
+               "--model NAME --out DIR, then give DIR");
   require_checkpoint(path);
   const Inspection found = inspect(path);
   if (options.verify) verify(found);

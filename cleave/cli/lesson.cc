@@ -9,6 +9,7 @@
 #include "cleave/base/error.h"
 #include "cleave/base/log.h"
 #include "cleave/cli/command.h"
+#include "cleave/cli/failed_start.h"
 #include "cleave/cli/library.h"
 #include "cleave/comm/bootstrap/environment.h"
 #include "cleave/file/atomic_write.h"
@@ -138,6 +139,35 @@ void print(const Lesson& lesson, const std::vector<LessonAnswer>& answers, const
   log_info(json ? all.dump() : str("\npage      ", page.string()));
 }
 
+/// Trains both runs in `folder`, and answers the questions.
+void teach(const Lesson& lesson, const fs::path& folder, bool json) {
+  LessonRuns runs;
+  runs.sizes.ranks = lesson.ranks;
+  runs.sizes.micro_batches = lesson.micro_batches;
+  TrainOptions o = common_options(runs.sizes, folder);
+  set_quiet(true);  // the lesson says itself what it does
+  if (!json) log_info("training ", kRecordedStep, " steps: ", lesson.before);
+  lesson.set_before(o);
+  runs.before = trained(o, folder / "before");
+  if (!json) log_info("training ", kRecordedStep, " steps: the lesson");
+  lesson.set(o);
+  runs.run = trained(o, folder / "run");
+  const std::vector<LessonAnswer> answers = lesson_answers(lesson.name, runs);
+  const fs::path page = folder / "run" / kReplayPageName;
+  write_atomic(page, std::string_view(with_lesson(read_file(page), lesson.title, answers)));
+  print(lesson, answers, page, json);
+}
+
+/// Removes what is in the folder, which was empty or not there before the lesson.
+void empty_folder(const fs::path& folder) {
+  std::error_code ignored;
+  fs::directory_iterator entry(folder, ignored);
+  for (; !ignored && entry != fs::directory_iterator(); entry.increment(ignored)) {
+    std::error_code problem;
+    fs::remove_all(entry->path(), problem);
+  }
+}
+
 int run(const Options& options) {
   const Lesson& lesson = lesson_of(options.name);
   const fs::path folder = options.out.empty() ? str("lesson-", lesson.name) : options.out;
@@ -146,23 +176,16 @@ int run(const Options& options) {
   std::error_code problem;
   CLEAVE_CHECK(!fs::exists(folder, problem) || fs::is_empty(folder, problem), Code::kUsage,
                "--out ", folder.string(), " is not empty; choose another folder, or remove it");
+  const FailedStart start(folder);
   fs::create_directories(folder, problem);
   CLEAVE_CHECK(!problem, Code::kIo, folder.string(), ": ", problem.message());
-  LessonRuns runs;
-  runs.sizes.ranks = lesson.ranks;
-  runs.sizes.micro_batches = lesson.micro_batches;
-  TrainOptions o = common_options(runs.sizes, folder);
-  set_quiet(true);  // the lesson says itself what it does
-  if (!options.json) log_info("training ", kRecordedStep, " steps: ", lesson.before);
-  lesson.set_before(o);
-  runs.before = trained(o, folder / "before");
-  if (!options.json) log_info("training ", kRecordedStep, " steps: the lesson");
-  lesson.set(o);
-  runs.run = trained(o, folder / "run");
-  const std::vector<LessonAnswer> answers = lesson_answers(lesson.name, runs);
-  const fs::path page = folder / "run" / kReplayPageName;
-  write_atomic(page, std::string_view(with_lesson(read_file(page), lesson.title, answers)));
-  print(lesson, answers, page, options.json);
+  try {
+    teach(lesson, folder, options.json);
+  } catch (...) {  // also after Ctrl-C: the same command then starts again
+    empty_folder(folder);
+    start.clean_up();
+    throw;
+  }
   return 0;
 }
 

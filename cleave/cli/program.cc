@@ -46,8 +46,12 @@ void take_program_words(const std::deque<Entry>& entries, Words* words) {
     if (program == nullptr || words->empty() || words->front() != entry.command->name) continue;
     size_t at = 1;
     while (at < words->size()) {
-      const size_t length = flag_length(entry.flags.app(), (*words)[at]);
+      const std::string& word = (*words)[at];
+      const size_t length = flag_length(entry.flags.app(), word);
       if (length == 0) break;
+      // "-np 2" of mpirun, which CLI11 takes for -n p.
+      const bool is_long = word.size() > 2 && word[1] != '-' && word[2] >= 'a' && word[2] <= 'z';
+      if (is_long) entry.flags.refuse_flag(word);
       at = std::min(at + length, words->size());
     }
     const auto begin = words->begin() + static_cast<std::ptrdiff_t>(at);

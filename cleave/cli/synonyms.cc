@@ -61,11 +61,9 @@ constexpr Synonym kSynonyms[] = {
     {"seed", "random-seed data-seed s"},
     {"save-every", "save-steps save-interval save-freq checkpoint-interval interval"},
     {"keep-last", "save-total-limit keep-latest-k"},
-    {"out", "wandb wandb-project logging-steps log-interval log-every",
-     "; DIR/metrics.jsonl has a line for each step"},
     {"log", "report-to logging-dir tensorboard-dir tensorboard",
      " tensorboard; DIR/metrics.jsonl always has a line for each step"},
-    {"record-step", "profile profiler enable-profiling", "; it records what all ranks do"},
+    {"record-step", "profile profiler enable-profiling trace", "; it records what all ranks do"},
     {"resume", "resume-from-checkpoint continue"},
     {"async-save", "async-mode async-checkpoint"},
     {"eval-every", "eval-steps eval-interval validation-freq"},
@@ -173,6 +171,8 @@ constexpr Advice kAdvice[] = {
     {"n-gpu-layers gpu-layers ngl", "--device cuda runs the whole model on GPUs", "device"},
     {"verbose debug v log-level", "there are no log levels; leave it out"},
     {"dry-run", "cleave plan forecasts memory and time without a run"},
+    {"wandb wandb-project logging-steps log-interval log-every json",
+     "metrics.jsonl in --out has a line for each step; leave it out", "save-every"},
     {"tasks", "examples/lm_eval runs a checkpoint in lm-evaluation-harness"},
 };
 

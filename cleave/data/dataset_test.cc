@@ -213,6 +213,16 @@ TEST(OpenDataset, InvalidTextLines_AreRefusedWithFileAndLine) {
   }
 }
 
+TEST(OpenDataset, TextThatIsNoString_IsNamed) {
+  for (const std::string_view before : {"", "{\"text\": \"one\"}\n"}) {
+    Data data;
+    const std::string file = data.file("t.jsonl", std::string(before) + "{\"text\": 5}\n");
+    const Error error = thrown_by([&] { open_dataset(data.options({file})); });
+    EXPECT_EQ(error.code(), Code::kFormat);
+    EXPECT_THAT(error.what(), HasSubstr("\"text\" is 5; expected a string")) << before;
+  }
+}
+
 TEST(OpenDataset, JsonlFileWithoutJson_IsRefusedWithLineAndByte) {
   Data data;
   for (const std::string_view text : {"\nplain text\n", "\n{\"a\": 1}\n", "\n[1]", "\n{\"text\""}) {

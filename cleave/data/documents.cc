@@ -33,6 +33,11 @@ bool holds(const Json& value, std::string_view key, Json::Type type) {
   return value.is(Json::Type::kObject) && value.has(key) && value.at(key).is(type);
 }
 
+/// Refuses a row whose "text" is no string.
+void require_string_text(const Json& row) {
+  if (row.is(Json::Type::kObject) && row.has("text")) (void)row.at("text").as_string();
+}
+
 }  // namespace
 
 std::string_view name(FileKind kind) {
@@ -59,6 +64,7 @@ FileKind file_kind(const std::string& path) {
       first->fail("it is a row of preferences, which only --task dpo reads");
     }
     if (named_jsonl) {
+      require_string_text(*first);
       first->fail(
           "expected an object with \"text\", \"input_ids\", \"messages\", \"conversations\", "
           "\"prompt\" and \"completion\", or \"instruction\" and \"output\"");
@@ -84,6 +90,7 @@ void for_each_json_text(
   JsonLines lines(path);
   while (const std::optional<Json> line = lines.next()) {
     if (!holds(*line, "text", Json::Type::kString)) {
+      require_string_text(*line);
       line->fail(
           "expected an object with \"text\", as in the first row; put other rows into "
           "another file");

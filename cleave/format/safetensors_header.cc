@@ -87,13 +87,17 @@ void check_coverage(std::vector<StoredTensor>& tensors, uint64_t data_begin, uin
 
 uint64_t safetensors_header_size(const std::byte* first8, uint64_t file_size,
                                  const std::string& source) {
+  uint64_t size = 0;
+  for (size_t i = file_size < 8 ? 0 : 8; i-- > 0;) {
+    size = size << 8 | static_cast<uint64_t>(first8[i]);
+  }
+  const bool is_header = size > 0 && size <= kMaxSafetensorsHeader;
+  CLEAVE_CHECK(is_header || source.ends_with(".safetensors"), Code::kFormat, source,
+               ": is no safetensors, .bin or GGUF file");
   CLEAVE_CHECK(file_size >= 8, Code::kFormat, source, " has ", file_size,
                " bytes; a safetensors file has at least 8, it is truncated", kRemedy);
-  uint64_t size = 0;
-  for (size_t i = 8; i-- > 0;) size = size << 8 | static_cast<uint64_t>(first8[i]);
-  CLEAVE_CHECK(size > 0 && size <= kMaxSafetensorsHeader, Code::kFormat, source, ": header of ",
-               size, " bytes; expected 1 to ", kMaxSafetensorsHeader,
-               ", perhaps this is not a safetensors file");
+  CLEAVE_CHECK(is_header, Code::kFormat, source, ": header of ", size, " bytes; expected 1 to ",
+               kMaxSafetensorsHeader, ", perhaps this is not a safetensors file");
   CLEAVE_CHECK(size <= file_size - 8, Code::kFormat, source, ": header of ", size,
                " bytes; the file has ", file_size, " in total, it is truncated", kRemedy);
   return size;

@@ -125,7 +125,7 @@ Runnable::Runnable(ModelFolder folder, const std::string& dtype, const std::stri
   for (const std::string& task : tasks) known += (known.empty() ? "" : " or ") + task;
   CLEAVE_CHECK(std::find(tasks.begin(), tasks.end(), model->task()) != tasks.end(), Code::kUsage,
                folder_.path, " is a model for ", model->task(), "; this command needs one for ",
-               known);
+               known, "; give it to cleave ", model->task() == "lm" ? "generate" : "predict");
   facts_ = model->facts();
   task_ = task_of(*model);
   eos_ids_ = read_eos_ids(folder_, facts_);
@@ -139,9 +139,18 @@ std::string Runnable::tokenizer_folder(const std::string& wanted) const {
 
 std::shared_ptr<const Tokenizer> Runnable::tokenizer(const std::string& wanted,
                                                      bool is_needed) const {
-  if (wanted == "bytes") return byte_tokenizer();
+  if (!wanted.empty()) {
+    auto given =
+        wanted == "bytes" ? byte_tokenizer() : load_model_tokenizer(tokenizer_folder(wanted));
+    // The model's own may have more: some have ids of images, which texts do not use.
+    CLEAVE_CHECK(given->vocab_size() <= facts_.vocab_size, Code::kShape, "the tokenizer of ",
+                 "--tokenizer ", wanted, " has ", given->vocab_size(),
+                 " ids, more than the model's vocab_size=", facts_.vocab_size,
+                 "; give the model's tokenizer, or leave --tokenizer out if its folder has one");
+    return given;
+  }
   const std::string folder = tokenizer_folder(wanted);
-  if (!wanted.empty() || has_model_tokenizer(folder)) return load_model_tokenizer(folder);
+  if (has_model_tokenizer(folder)) return load_model_tokenizer(folder);
   CLEAVE_CHECK(!is_needed, Code::kUsage, folder_.path,
                " has no tokenizer, which text needs; give a folder that has one, or bytes, with "
                "--tokenizer");

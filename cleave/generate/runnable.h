@@ -55,7 +55,8 @@ class Runnable {
   /// checkpoint for a run folder, that of the Hugging Face cache for ORG/NAME; "" for "bytes".
   [[nodiscard]] std::string tokenizer_folder(const std::string& wanted) const;
   /// The tokenizer: "bytes", that of a folder, or with "" that of the model folder. Null if the
-  /// model folder has none; throws Error(kUsage) then if `is_needed`.
+  /// model folder has none; throws Error(kUsage) then if `is_needed`. Throws Error(kShape) if one
+  /// that is not the model's own has more ids than the model.
   [[nodiscard]] std::shared_ptr<const Tokenizer> tokenizer(const std::string& wanted,
                                                            bool is_needed) const;
   /// Tokens per sequence: `wanted`, or if it is 0 those that the checkpoint was trained with, or if

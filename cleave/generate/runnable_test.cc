@@ -193,6 +193,18 @@ TEST(Runnable, TokenizerFolder_IsTheModelsOrThatOfARun) {
   EXPECT_EQ(runnable.tokenizer_folder(root / "run"), root / "run/step_00000001");
 }
 
+// The byte tokenizer has 257 ids.
+TEST(Runnable, TokenizerWithMoreIdsThanTheModel_IsRefused) {
+  const test::TempFolder root;
+  const Runnable runnable(saved_model(root, "m"), "", "cpu");
+  const Error error = test::thrown_by([&] { (void)runnable.tokenizer("bytes", true); });
+  EXPECT_EQ(error.code(), Code::kShape);
+  EXPECT_STREQ(error.what(),
+               "the tokenizer of --tokenizer bytes has 257 ids, more than the model's "
+               "vocab_size=50; give the model's tokenizer, or leave --tokenizer out if its folder "
+               "has one");
+}
+
 // An adapter's run may have another chat template and other sequences than its base model's.
 TEST(Runnable, TokenizerAndLengthWithAnAdapter_AreTheAdapters) {
   const test::TempFolder root;

@@ -156,7 +156,7 @@ std::array<std::pair<const char*, double>, 6> memory_kinds(const ClusterMemory& 
 }
 
 std::array<std::pair<const char*, double>, 6> time_kinds(const ClusterTime& t) {
-  return {{{"gemm", t.gemm},
+  return {{{"matrix products", t.gemm},
            {"attention", t.attention},
            {"memory-bound", t.memory_bound + t.optimizer},
            {"launches", t.launch},

@@ -214,13 +214,13 @@ std::vector<LessonAnswer> of_fsdp(const LessonRuns& runs) {
        .remark = str("An all-gather of the weights for forward, one for backward, and a "
                      "reduce-scatter of the gradients. Data parallelism alone sends two thirds: ",
                      bytes_text(sent(dp, is_on_dp)), ".")},
-      {.question = "How many bytes of gathered weights does it hold at the same time?",
+      {.question = "How many bytes of gathered weights does it compute with at the same time?",
        .formula = "4 bytes x the numbers of one block",
        .expected = static_cast<double>(block_weights(s) * kLessonNumberBytes),
        .measured = static_cast<double>(rank.gathered),
        .remark =
-           str("A block's weights are gathered before it runs and dropped after. All blocks "
-               "have ",
+           str("The weights of the next block are gathered meanwhile; until it runs, they count "
+               "as buffers. All blocks have ",
                bytes_text(static_cast<double>(s.layers * block_weights(s) * kLessonNumberBytes)),
                ".")}};
 }

@@ -29,7 +29,7 @@ void check_finite(const RankModel& rank, const Axis& everyone, int64_t step, dou
     everyone.barrier("weight check");
     throw Error(Code::kNumerics,
                 str("the loss is ", loss, " in step ", step + 1,
-                    "; no weight was changed in it. Try a smaller --lr, or --clip"));
+                    "; no weight was changed in it; try a smaller --lr or --clip"));
   }
   // The rank that holds the tensor reports it; the others wait for the abort.
   if (norm.not_finite.empty()) everyone.barrier("gradient check");

@@ -194,6 +194,25 @@ TEST(Resume, OptionThatTheStateLacks_HadItsDefault) {
   EXPECT_EQ(test::thrown_by([&] { (void)check_resumed(state, o); }).code(), Code::kUsage);
 }
 
+TEST(Resume, WithAnotherOptimizer_NamesTheFlag) {
+  const auto refusal = [](const std::string& before, const std::string& now) {
+    const TempFolder folder;
+    TrainOptions o = tiny_run(folder);
+    o.optimizer = before;
+    o.steps = 1;
+    cleave_train(o);
+    o = resumed(o, 2);
+    o.optimizer = now;
+    const Error error = test::thrown_by([&] { cleave_train(o); });
+    EXPECT_EQ(error.code(), Code::kUsage) << before << now;
+    return std::string(error.what());
+  };
+  EXPECT_THAT(refusal("muon", "adamw"), HasSubstr("give --optimizer muon"));
+  EXPECT_THAT(refusal("muon", "sgd"), HasSubstr("give --optimizer muon"));
+  EXPECT_THAT(refusal("adamw", "muon"), HasSubstr("give --optimizer adamw or adam"));
+  EXPECT_THAT(refusal("sgd", "adamw"), HasSubstr("give --optimizer sgd"));
+}
+
 TEST(Resume, AutomaticGemm_IsThatOfTheCheckpoint) {
   const TempFolder folder;
   TrainOptions o = tiny_run(folder);

@@ -112,7 +112,8 @@ void RunReport::finish(const std::string& outcome, const RunState& state, RankMo
   const std::vector<RankMemory> memory =
       rank_memory(setup_, everyone_, mesh_, rank, profile.most_bytes());
   if (!is_first()) return;
-  if (setup_.options.record_step > state.step) {
+  // A run that a signal stopped can be resumed up to that step.
+  if (state.is_over(setup_.num_steps) && setup_.options.record_step > state.step) {
     log_warning("the run ended after step ", state.step, ", before --record-step ",
                 setup_.options.record_step, "; no step is recorded");
   }

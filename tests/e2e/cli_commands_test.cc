@@ -109,6 +109,17 @@ TEST(Inspect, TruncatedFile_IsAFormatError) {
   EXPECT_EQ(run_cleave({"inspect", folder / "m/model.safetensors"}).exit_code, 4);
 }
 
+TEST(Inspect, FileOfAnotherKind_IsNotCalledAHeader) {
+  const TempFolder folder;
+  const std::string file = folder / "text.txt";
+  for (const char* text : {"", "a line", "a line of text\n"}) {
+    std::ofstream(file) << text;
+    const RunResult ran = run_cleave({"inspect", file});
+    EXPECT_EQ(ran.exit_code, 4);
+    EXPECT_EQ(ran.err, "cleave: " + file + ": is no safetensors, .bin or GGUF file\n");
+  }
+}
+
 TEST(Inspect, VerifyWithoutAManifest_SaysSo) {
   const TempFolder folder;
   write_model(folder / "m");
@@ -122,6 +133,9 @@ TEST(Inspect, NothingThere_SaysWhatIsExpected) {
   EXPECT_EQ(run_cleave({"inspect"}).exit_code, 2);
   EXPECT_EQ(run_cleave({"inspect", folder / "nope"}).exit_code, 5);
   EXPECT_EQ(run_cleave({"inspect", folder.path()}).exit_code, 5);
+  const RunResult preset = run_cleave({"inspect", "llama-tiny"});
+  EXPECT_EQ(preset.exit_code, 5);
+  EXPECT_TRUE(contains(preset.err, "; a preset has no files: train it with")) << preset.err;
 }
 
 // A run in progress: two of five steps, and a third that is being written.
@@ -324,6 +338,11 @@ TEST(Completion, Bash_ParsesAndCompletes) {
   EXPECT_EQ(completed("cleave generate --early-stopping n", 3), "never\n");
   EXPECT_EQ(completed("cleave bench coll", 2), "collectives\n");
   EXPECT_EQ(completed("cleave bench collectives --one", 3), "--one-core\n");
+  EXPECT_EQ(completed("cleave bench train --sh", 3), "--shape\n");
+  EXPECT_EQ(completed("cleave bench train --one", 3), "\n");
+  EXPECT_EQ(completed("cleave lesson ''", 2), "tp sp pp zero fsdp\n");
+  EXPECT_EQ(completed("cleave completion ''", 2), "bash zsh fish\n");
+  EXPECT_EQ(completed("cleave help tra", 2), "train\n");
 }
 
 TEST(Completion, Fish_HasFlagsChoicesAndFiles) {
@@ -337,7 +356,10 @@ TEST(Completion, Fish_HasFlagsChoicesAndFiles) {
   const std::string file = folder / "c.fish";
   const std::string make = test::program() + " completion fish > " + file;
   const std::string complete =
-      "fish -c 'source " + file + "; complete -C \"cleave train --weigh\"' | grep -q weight-decay";
+      "fish -c 'source " + file +
+      "; complete -C \"cleave train --weigh\"; complete -C \"cleave lesson zer\"; "
+      "complete -C \"cleave help lau\"; complete -C \"cleave bench train --sh\"' | cut -f1 | "
+      "tr '\\n' ' ' | grep -qx -e '--weight-decay zero launch --shape '";
   const RunResult ran =
       run_program({"/bin/bash", "-c",
                    "! command -v fish > /dev/null || { " + make + " && " + complete + "; }"});
@@ -427,6 +449,12 @@ TEST(Launch, CommandInPlaceOfAProgram_IsRefusedWithTheCommandLineThatIsMeant) {
                          program + " launch -n 2 -- " + program + " train --data 'my text.txt'\n");
   // The name of a system's program too: it would run once per rank, without a job.
   EXPECT_EQ(run_cleave({"launch", "-n", "2", "diff", "a", "b"}).exit_code, 2);
+}
+
+TEST(Launch, FlagOfMpirun_IsNotANumberOfRanks) {
+  EXPECT_EQ(run_cleave({"launch", "-np", "2", "--", "true"}).err,
+            "cleave: unknown flag -np; did you mean -n\n");
+  EXPECT_EQ(run_cleave({"launch", "-n2", "--", "true"}).exit_code, 0);
 }
 
 TEST(Launch, WrongSizes_AreReportedOnceForAllRanks) {

@@ -116,6 +116,7 @@ TEST(Synonyms, FlagOfAnotherProgram_NamesOurs) {
   expect({"train", "--lora-r", "8"}, "--lora");
   expect({"train", "--qlora"}, "--lora 16");
   expect({"train", "--profile"}, "--record-step; it records what all ranks do");
+  expect({"train", "--trace"}, "--record-step; it records what all ranks do");
 }
 
 // These have no counterpart, and a similar name is not meant: neither --dora nor --model.
@@ -125,6 +126,8 @@ TEST(Synonyms, FlagWithoutACounterpart_SaysWhatToDoInstead) {
   };
   expect({"train", "--do_train"},
          "cleave train trains, cleave eval and cleave predict do the rest");
+  expect({"train", "--logging_steps", "10"},
+         "metrics.jsonl in --out has a line for each step; leave it out");
   expect({"train", "--nnodes", "2"},
          "--tp, --pp and --dp start ranks on this host, cleave launch on several hosts");
   expect({"train", "--world-size", "2"},
@@ -236,6 +239,9 @@ TEST_F(Word, MoreWordsThanOneModel_AreRefused) {
   // A text may begin with such a word.
   expect_refused({"generate", in("model"), "no one knows"},
                  "unexpected word 'no one knows'; did you mean --prompt 'no one knows'");
+  expect_refused(
+      {"tokenize", "--tokenizer", "bytes", in("data.txt")},
+      "unexpected word '" + in("data.txt") + "'; did you mean --file '" + in("data.txt") + "'");
   expect_refused({"doctor", "more"}, "unexpected word 'more'; see cleave doctor --help");
   expect_refused({"inspect", "--model", in("model")},
                  "unknown flag --model; did you mean cleave inspect PATH");

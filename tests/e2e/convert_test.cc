@@ -115,6 +115,8 @@ TEST(ConvertProgram, GgufFile_IsTheModelOfTheRun) {
   ASSERT_EQ(ran.exit_code, 0) << ran.err;
   EXPECT_TRUE(contains(ran.out, " in 1 file (gguf)\n")) << ran.out;
   ASSERT_EQ(convert(file, back).exit_code, 0);
+  const std::string again = folder / "again.gguf";
+  EXPECT_EQ(json::parse(convert(run, again, {"--json"}).out)["file"], again);
   for (const std::string& other : {file, back}) {
     const json report = json::parse(run_with_deadline({"diff", run, other, "--json"}).out);
     EXPECT_EQ(report["equal"], true) << report;

@@ -84,6 +84,20 @@ TEST_P(LessonProgram, Answers_AreThoseOfTheClosedForms) {
 INSTANTIATE_TEST_SUITE_P(Lessons, LessonProgram, testing::Range<size_t>(0, 5),
                          [](const auto& each) { return std::string(cases()[each.param].name); });
 
+// The first run writes metrics.jsonl before its first step.
+TEST(LessonSignal, StoppedLesson_LeavesNothing) {
+  const TempFolder folder;
+  const std::string out = folder / "lesson";
+  const std::string script = "\"$0\" lesson tp --out " + out + " & pid=$!; until [ -e " + out +
+                             "/before/metrics.jsonl ]; do sleep 0.01; done; kill -TERM $pid; "
+                             "wait $pid";
+  const RunResult ran =
+      run_program({"/bin/bash", "-c", script, test::program()}, {.deadline_s = 100});
+  EXPECT_EQ(ran.exit_code, 143);
+  EXPECT_EQ(ran.err, "");
+  EXPECT_FALSE(std::filesystem::exists(out));
+}
+
 TEST(LessonName, Unknown_IsRefused) {
   for (const auto& [words, message] : std::vector<std::pair<std::vector<std::string>, std::string>>{
            {{"lesson", "moe"}, "no lesson 'moe'; choose one of tp, sp, pp, zero, fsdp"},

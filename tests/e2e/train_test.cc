@@ -497,6 +497,7 @@ TEST(PlanProgram, Cluster_ListsTheBestLayoutsOfItsDevices) {
     for (const auto& kind : each["time"]) seconds += kind.get<double>();
     for (const auto& kind : each["memory"]) bytes += kind.get<double>();
     EXPECT_NEAR(seconds, each["step_s"].get<double>(), 1e-9 * seconds);
+    EXPECT_GT(each["time"]["gemm"].get<double>(), 0);
     EXPECT_NEAR(bytes, each["bytes"].get<double>(), 1e-9 * bytes);
     EXPECT_NEAR(each["tokens_per_s"].get<double>() * each["step_s"].get<double>(), 256 * 4096, 1);
     EXPECT_NEAR(each["days"].get<double>() * 24 * 64, each["device_hours"].get<double>(), 1);
