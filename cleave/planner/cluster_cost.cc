@@ -144,10 +144,10 @@ PassBytes pass_bytes(const Shape& s) {
     case Kernels::kOwn:
       return {2 * (4 + sum), 0, ffn};
     case Kernels::kEager:
-      // A norm: to fp32 (6), square (8), mean (4), scale (8), to bf16 (6), weight (4). Rotation: to
-      // fp32 (6), product (8), to bf16 (6); copies of keys and values for all heads (4). SiLU (4)
-      // and its product (6), or GELU.
-      return {2 * (36 + sum), 24, s.m.gated ? 10.0 : 4.0};
+      // RMSNorm: to fp32 (6), square (8), mean (4), scale (8), to bf16 (6), weight (4). Rotation:
+      // to fp32 (6), product (8), to bf16 (6); copies of keys and values for all heads (4). SiLU
+      // (4) and its product (6). LayerNorm (4) and GELU (4) have a kernel each.
+      return s.m.gated ? PassBytes{2 * (36 + sum), 24, 10} : PassBytes{2 * (4 + sum), 0, 4};
     case Kernels::kCompiledLayers:
     case Kernels::kCompiledAll:
       // A norm (2) takes its input from the sum before it. Rotation: read and written (4).

@@ -254,6 +254,14 @@ TEST(ClusterTime, ElementwisePasses_MoveTheBytesOfTheirKernels) {
   }
 }
 
+// LayerNorm and GELU are single kernels of PyTorch.
+TEST(ClusterTime, EagerGpt_MovesTheBytesOfFusedKernels) {
+  ClusterRun r = run(1, 1, 1);
+  const double own = cluster_cost(ideal(), gpt3(), r).time.memory_bound;
+  r.kernels = Kernels::kEager;
+  EXPECT_DOUBLE_EQ(cluster_cost(ideal(), gpt3(), r).time.memory_bound, own);
+}
+
 // A low fitted share stands for kernels that nobody counted.
 TEST(ClusterTime, KernelsThatAreCounted_DoNotHaveTheShareOfOthers) {
   Cluster c = ideal();
