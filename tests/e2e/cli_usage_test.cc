@@ -136,7 +136,9 @@ TEST_F(Usage, UnknownWords_NameTheNearest) {
                  "unknown command 'hello'; see cleave --help");
   expect_refused({"trian", "bench", "train"}, 2, "unknown command 'trian'; did you mean train");
   expect_refused({"train", "--stepz", "5"}, 2, "unknown flag --stepz; did you mean --steps");
-  expect_refused({"train", "--json"}, 2, "unknown flag --json; see cleave train --help");
+  expect_refused(
+      {"train", "--json"}, 2,
+      "unknown flag --json; metrics.jsonl in --out has a line for each step; leave it out");
   expect_refused({"train", "--bach-size=5"}, 2,
                  "unknown flag --bach-size; did you mean --batch-size");
   expect_refused({"tokenize", "hello"}, 2, "unexpected word 'hello'; did you mean --text 'hello'");
