@@ -18,7 +18,7 @@ namespace {
 /// How the files store a parameter: under its own name, or under another one that they have.
 StoredAs stored_as(const Model& model, const ModelFolder& folder, const TensorSource& files,
                    const std::string& parameter) {
-  const StoredAs as = folder.stored_as(parameter);
+  StoredAs as = folder.stored_as(parameter);
   if (files.find(as.name) != nullptr) return as;
   for (const std::string& name : model.other_names(parameter)) {
     if (files.find(name) != nullptr) return {.name = name};
@@ -110,7 +110,7 @@ std::optional<DType> merged_dtype(const std::string& dtype) {
 ModelTensors::ModelTensors(const ModelFolder& folder, Model& model, std::optional<DType> merged,
                            bool must_fit)
     : files_(open_model_files(folder)) {
-  std::set<std::string> used, missing, unexpected;
+  std::set<std::string> used, missing;
   bool trains_adapter = false;
   for (const auto& parameter : model.parameters()) {
     trains_adapter = trains_adapter || parameter->is_adapter();
@@ -128,6 +128,20 @@ ModelTensors::ModelTensors(const ModelFolder& folder, Model& model, std::optiona
     add({parameter->name(), info->dtype, info->shape}, std::move(stored));
   }
   num_parameters_ = entries_.size();
+  const std::set<std::string> unexpected = add_others(folder, model, used);
+  if (must_fit)
+    require_all(missing, unexpected, folder.weights_path() + " does not fit its config.json");
+  left_out_.insert(unexpected.begin(), unexpected.end());
+  if (!folder.adapter.empty() && !trains_adapter) {
+    adapter_ = std::make_unique<AdapterDelta>(folder.adapter, model,
+                                              must_fit ? nullptr : &left_out_, folder.averaged);
+  }
+  if (merged && adapter_) widen_merged(*merged);
+}
+
+std::set<std::string> ModelTensors::add_others(const ModelFolder& folder, Model& model,
+                                               const std::set<std::string>& used) {
+  std::set<std::string> unexpected;
   for (TensorInfo& info : files_->list()) {
     if (used.contains(info.name)) continue;
     if (model.ignores(info.name)) {
@@ -139,17 +153,14 @@ ModelTensors::ModelTensors(const ModelFolder& folder, Model& model, std::optiona
       add(std::move(info), std::move(stored));
     }
   }
-  if (must_fit)
-    require_all(missing, unexpected, folder.weights_path() + " does not fit its config.json");
-  left_out_.merge(unexpected);
-  if (!folder.adapter.empty() && !trains_adapter) {
-    adapter_ = std::make_unique<AdapterDelta>(folder.adapter, model,
-                                              must_fit ? nullptr : &left_out_, folder.averaged);
-  }
+  return unexpected;
+}
+
+void ModelTensors::widen_merged(DType merged) {
   for (Entry& entry : entries_) {
-    if (!merged || !adapter_ || !adapter_->changes(entry.info.name)) continue;
+    if (!adapter_->changes(entry.info.name)) continue;
     entry.info.dtype =
-        dtype_of(at::promoteTypes(scalar_type(entry.info.dtype), scalar_type(*merged)));
+        dtype_of(at::promoteTypes(scalar_type(entry.info.dtype), scalar_type(merged)));
   }
 }
 

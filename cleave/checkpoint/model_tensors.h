@@ -64,6 +64,12 @@ class ModelTensors : public TensorSource {
     StoredAs stored;
   };
   void add(TensorInfo info, StoredAs stored);
+  /// Adds the files' tensors that are not in `used` but belong to the model; returns those that do
+  /// not.
+  std::set<std::string> add_others(const ModelFolder& folder, Model& model,
+                                   const std::set<std::string>& used);
+  /// Gives the tensors that the adapter changes the wider of their dtype and `merged`.
+  void widen_merged(DType merged);
   /// read_block() without the adapter, in the dtype of `info`.
   void read_base(const TensorInfo& info, std::span<const Slice> slices,
                  std::span<std::byte> out) const;
