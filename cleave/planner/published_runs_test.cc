@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/base/error.h"
+#include "tests/support/temp_folder.h"
 
 namespace cleave::published_runs_test {
 namespace {
@@ -28,9 +29,10 @@ const char* const kRow =
 
 /// The rows of a table with this text.
 std::vector<PublishedRun> read(const std::string& text) {
-  const fs::path path = fs::path(testing::TempDir()) / "published_runs_test.csv";
+  const test::TempFolder folder;
+  const std::string path = folder / "published_runs_test.csv";
   std::ofstream(path) << text;
-  return read_published_runs(path.string());
+  return read_published_runs(path);
 }
 
 void expect_refused(const std::string& text, const std::string& part) {
