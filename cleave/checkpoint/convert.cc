@@ -152,7 +152,8 @@ std::vector<WantedFile> sharded_files(const ModelTensors& source, const Json& co
     parallelize_module(*model, dry_axis("tp", tp, o.tp), model->plan());
     const auto stages = stages_of(*model, o.pp);
     for (int pp = 0; pp < o.pp; ++pp) {
-      WantedFile& file = files[static_cast<size_t>(pp * o.tp + tp)];
+      const int rank = pp * o.tp + tp;
+      WantedFile& file = files[static_cast<size_t>(rank)];
       file.path = o.format == ModelFormat::kOslo ? oslo_file_name(tp, pp)
                                                  : str(nxd_folder_name(tp, pp), "/", kNxdFileName);
       for (const auto& parameter : model->parameters()) {
@@ -208,6 +209,7 @@ class Output {
 
   void write_safetensors(const std::vector<Wanted>& tensors) {
     std::vector<TensorInfo> infos;
+    infos.reserve(tensors.size());
     for (const Wanted& tensor : tensors) infos.push_back(tensor.info);
     const SafetensorsPlan plan(infos, {.max_file_bytes = options_.max_file_bytes});
     begin(plan.total_bytes(),
