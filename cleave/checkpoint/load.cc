@@ -111,10 +111,11 @@ std::string_view other_optimizer(const Optimizer& optimizer, const Parameters& p
   return is_adam && (wants_muon || !optimizer.has_moments()) ? "adamw or adam" : "";
 }
 
-/// Refuses the files of another --optimizer.
+/// Refuses the files of another --optimizer. Files of no optimizer are refused later.
 void check_kind(const Optimizer& optimizer, const Parameters& parameters,
                 const Safetensors& files) {
-  if (parameters.empty()) return;
+  const bool is_state = files.files()[0].metadata.contains(std::string(kNumSteps));
+  if (parameters.empty() || !is_state) return;
   const std::string_view other = other_optimizer(optimizer, parameters, files);
   CLEAVE_CHECK(other.empty(), Code::kUsage, files.path(),
                " is of another optimizer, which this run would not continue; give --optimizer ",
