@@ -29,6 +29,7 @@ UNDRAWN = [("several hosts, or no effect on one", COMMANDS, {"transport", "fast-
            ("no GPU", COMMANDS, {"device"}),
            ("text on the terminal", COMMANDS, {"quiet", "json", "no-stream", "help"}),
            ("prompts as text: tests of generate", ["generate"], {"prompt", "chat"}),
+           ("a recorded step gives the same tokens: tests of generate", ["generate"], {"record-step", "out"}),
            ("single layers: tests of verify", ["verify"], {"layer"}),
            ("another tokenizer: its own tests", ["predict"], {"tokenizer"}),
            ("pages, tables and other limits: tests of plan", ["plan"],
