@@ -135,6 +135,7 @@ AdamRule rule_of(const OptimizerOptions& options, const Update& update, int64_t 
 void step_on_device(const std::vector<FusedTensors>& tensors, const AdamRule& rule) {
   if (tensors.empty()) return;
   std::vector<AdamTensor> list;
+  list.reserve(tensors.size());
   for (const FusedTensors& t : tensors) {
     list.push_back({.weight = t.leaf.mutable_data_ptr<float>(),
                     .gradient = t.gradient.const_data_ptr(),
@@ -186,7 +187,7 @@ void Optimizer::step_matrices(double lr, double gradient_scale) {
   }
   const auto update = [&](size_t i) {
     const State& s = states_[held[i].state];
-    const Tensor leaf = s.parameter->leaf().detach();
+    Tensor leaf = s.parameter->leaf().detach();
     if (leaf.numel() == 0) return leaf;  // this rank holds nothing of it
     Tensor gradient = s.parameter->leaf().grad().to(leaf.scalar_type());
     if (gradient_scale != 1) gradient = gradient * gradient_scale;
