@@ -257,8 +257,7 @@ class GgufOutput {
     bytes_.resize(block_bytes(from.info, slices));
     source.read_block(from.info.name, slices, bytes_);
     const int64_t count = static_cast<int64_t>(bytes_.size()) / item_bytes(from.info.dtype);
-    Tensor values =
-        at::from_blob(bytes_.data(), {count}, at::dtype(scalar_type(from.info.dtype)));
+    Tensor values = at::from_blob(bytes_.data(), {count}, at::dtype(scalar_type(from.info.dtype)));
     if (from.name.is_transposed) return values.view({-1, range.size()}).t().contiguous();
     if (!from.name.is_interleaved) return values;
     // From the two halves of a head to adjacent pairs.
