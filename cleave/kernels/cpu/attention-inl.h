@@ -168,31 +168,25 @@ class KeptProbabilities {
   float* memory_;
 };
 
-/// Sum of products, in all lanes.
-template <class T>
-HWY_INLINE FloatVec dot(const T* a, const T* b, int64_t count) {
+/// Divides a row of exponentials by their sum, which makes them the probabilities p, and turns
+/// `ds`, the gradient of these, into that of the scores, p (ds - sum of p ds).
+///
+/// FlashAttention takes exp(score - log-sum-exp) for p and dout out for the sum. Where one key has
+/// nearly all of p, the two terms cancel, and what remains is their rounding: that of a large
+/// log-sum-exp, and that of `out`. Here p adds up to 1, and both terms have the same rounding.
+HWY_INLINE void score_gradients(float sum, int64_t columns, float* p, float* ds) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
-  FloatVec sums = hn::Zero(kFloats);
-  for (int64_t i = 0; i < count; i += lanes) sums = hn::MulAdd(load(a + i), load(b + i), sums);
-  return hn::SumOfLanes(kFloats, sums);
-}
-
-/// Gradient of a row's scores, p (ds - delta), written to `ds`, which holds the gradient of the
-/// probabilities.
-HWY_INLINE void score_gradients(const float* p, FloatVec delta, int64_t columns, float* ds) {
-  const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
+  const FloatVec inverse = hn::Set(kFloats, 1 / sum);
+  FloatVec products = hn::Zero(kFloats);
+  for (int64_t s = 0; s < columns; s += lanes) {
+    const FloatVec probabilities = hn::Mul(load(p + s), inverse);
+    store(probabilities, p + s);
+    products = hn::MulAdd(probabilities, load(ds + s), products);
+  }
+  const FloatVec delta = hn::SumOfLanes(kFloats, products);
   for (int64_t s = 0; s < columns; s += lanes) {
     store(hn::Mul(load(p + s), hn::Sub(load(ds + s), delta)), ds + s);
   }
-}
-
-/// The same with dropout: `ds` holds the gradient of the dropped probabilities, and `p` receives
-/// these. The sum of p ds is that of dout out, but without the rounding of `out` to bf16, which a
-/// row of one key would not cancel.
-HWY_INLINE void dropped_score_gradients(const float* kept, int64_t columns, float* p, float* ds) {
-  multiply_row(kept, columns, ds);
-  score_gradients(p, dot(p, ds, columns), columns, ds);
-  multiply_row(kept, columns, p);
 }
 
 /// scores = exp(scores - shift) in place; returns their sum.

@@ -37,7 +37,9 @@ struct AttentionGradients {
 
 /// Tensors and masks saved for backward.
 struct Saved {
-  Tensor q, k, v, out, log_sums;
+  Tensor q, k, v;
+  Tensor out;  ///< of forward; undefined in backward
+  Tensor log_sums;
   Tensor key_mask, first_key;
   std::vector<int64_t> kv_head;
   bool causal;
@@ -194,7 +196,7 @@ Tensor fast_attention(const Tensor& q, const Tensor& k, const Tensor& v,
   count_attention(saved.work(false));
   Tensor out = saved.out;
   if (!has_backward) return out;
-  saved.out = out.detach();  // avoids a reference cycle between the result and its node
+  saved.out = Tensor();  // backward needs none, and the result's node must not own the result
   connect("attention", {q, k, v}, {out}, [saved](variable_list&& grads) -> variable_list {
     const Tensor dout = with_heads_together(grads[0]);
     variable_list d{empty_heads(saved.q), empty_heads(saved.k), empty_heads(saved.v)};

@@ -211,16 +211,12 @@ void gradients_of_scores(const AttentionJob& job, const Mask& mask, const Sizes&
     float* slopes = b.slopes == nullptr ? nullptr : b.slopes + r * z.keys + first;
     if (slopes != nullptr) cap_scores(p, count, job.soft_cap, slopes);
     mask.apply(b.p + r * z.keys, at.begin + r, at.columns);
-    exponentials(p, count, log_sums[r]);
+    const float sum = exponentials(p, count, log_sums[r]);
     float* ds = b.ds + r * z.keys + first;
-    if (b.kept.drops()) {
-      const float* kept = b.kept.row(at.head, at.begin + r, first, count);
-      dropped_score_gradients(kept, count, p, ds);
-    } else {
-      const FloatVec delta = dot(at.rows_of(job.dout) + r * job.dout.row_stride,
-                                 at.rows_of(job.out) + r * job.out.row_stride, z.width);
-      score_gradients(p, delta, count, ds);
-    }
+    const float* kept = b.kept.drops() ? b.kept.row(at.head, at.begin + r, first, count) : nullptr;
+    if (kept != nullptr) multiply_row(kept, count, ds);
+    score_gradients(sum, count, p, ds);
+    if (kept != nullptr) multiply_row(kept, count, p);
     if (slopes != nullptr) multiply_row(slopes, count, ds);
   }
 }

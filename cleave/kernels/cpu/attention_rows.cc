@@ -194,18 +194,17 @@ struct BackwardScratch {
         dv(s.take(z.keys * z.width)),
         q(s.take(kRows * z.width)),
         dout(s.take(kRows * z.width)),
-        out(s.take(kRows * z.width)),
         dq(s.take(kRows * z.width)),
         p(s.take(kRows * z.keys)),
         ds(s.take(kRows * z.keys)),
         slopes(job.soft_cap > 0 ? s.take(kRows * z.keys) : nullptr),
         kept(job, batch, s.take(KeptProbabilities::floats(job, z.keys))) {}
   static int64_t floats(const Sizes& z, const AttentionJob& job) {
-    return 5 * z.width * z.keys + 4 * kRows * z.width +
+    return 5 * z.width * z.keys + 3 * kRows * z.width +
            (job.soft_cap > 0 ? 3 : 2) * kRows * z.keys + KeptProbabilities::floats(job, z.keys);
   }
   float *k_t, *v_t, *k, *dk, *dv;
-  float *q, *dout, *out, *dq, *p, *ds;
+  float *q, *dout, *dq, *p, *ds;
   float* slopes;  // of the capped scores; null without a cap
   KeptProbabilities kept;
 };
@@ -229,7 +228,6 @@ void backward_block(const AttentionJob& job, const Mask& mask, const Sizes& z,
   };
   packed(job.q, job.scale, b.q);
   packed(job.dout, 1, b.dout);
-  packed(job.out, 1, b.out);
   const float* log_sums = job.log_sums + (batch * job.num_heads + h) * job.num_queries + begin;
   const int64_t count = columns.size();
   const int64_t first = columns.begin;
@@ -237,24 +235,23 @@ void backward_block(const AttentionJob& job, const Mask& mask, const Sizes& z,
   const int64_t skipped = first * z.width;
   float* p = b.p + first;
   float* ds = b.ds + first;
+  float sums[kRows];
   multiply({rows, count, z.width, {b.q, z.width, 1}, b.k_t + first, z.keys, p, z.keys, false});
   for (int64_t r = 0; r < rows; ++r) {
     if (b.slopes != nullptr) {
       cap_scores(p + r * z.keys, count, job.soft_cap, b.slopes + r * z.keys + first);
     }
     mask.apply(b.p + r * z.keys, begin + r, columns);
-    exponentials(p + r * z.keys, count, log_sums[r]);
+    sums[r] = exponentials(p + r * z.keys, count, log_sums[r]);
   }
   multiply({rows, count, z.width, {b.dout, z.width, 1}, b.v_t + first, z.keys, ds, z.keys, false});
   for (int64_t r = 0; r < rows; ++r) {
     float* p_row = p + r * z.keys;
     float* ds_row = ds + r * z.keys;
-    if (b.kept.drops()) {
-      dropped_score_gradients(b.kept.row(h, begin + r, first, count), count, p_row, ds_row);
-    } else {
-      const int64_t at_r = r * z.width;
-      score_gradients(p_row, dot(b.dout + at_r, b.out + at_r, z.width), count, ds_row);
-    }
+    const float* kept = b.kept.drops() ? b.kept.row(h, begin + r, first, count) : nullptr;
+    if (kept != nullptr) multiply_row(kept, count, ds_row);
+    score_gradients(sums[r], count, p_row, ds_row);
+    if (kept != nullptr) multiply_row(kept, count, p_row);
     if (b.slopes != nullptr) multiply_row(b.slopes + r * z.keys + first, count, ds_row);
   }
   float* dv = b.dv + skipped;

@@ -295,6 +295,48 @@ TEST(FastAttention, SoftCapOfTwoKeys_IsTheLogisticFunctionOfTheCappedScore) {
   EXPECT_NEAR(q.grad()[0][0][0][0].item<double>(), weight * (1 - weight) * 16 * (1 - t * t), 1e-6);
 }
 
+// The softmax of one large score is 1 whatever the scores are, so nothing changes with them: p ds -
+// p sum of p ds is exactly 0, where the rounding of one of its terms would be noise.
+TEST(FastAttention, KeyWithAllTheAttention_LeavesNoGradientOfTheScores) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const double dropped : {0.0, 0.25}) {
+      Tensor q = random({1, 2, 3, 32}, 1, type).detach(),
+             k = random({1, 2, 20, 32}, 2, type).detach();
+      q.select(3, 0).fill_(1);
+      k.select(3, 0).zero_();
+      k.select(2, 0).select(2, 0).fill_(4096);
+      const Tensor v = random({1, 2, 20, 32}, 3, type);
+      q.requires_grad_();
+      k.requires_grad_();
+      const Tensor y = fast_attention(
+          q, k, v, {.divisor = 1, .dropout = {.p = dropped, .key = 5, .num_heads = 2}});
+      y.backward(random({1, 2, 3, 32}, 4, type).detach());
+      EXPECT_EQ(q.grad().abs().max().item<double>(), 0) << type << " " << dropped;
+      EXPECT_EQ(k.grad().abs().max().item<double>(), 0) << type << " " << dropped;
+    }
+  }
+}
+
+// Scores so large that their log-sum-exp, 2^30 + log 2, rounds to 2^30: both keys have half of the
+// attention all the same, and dS = (1/2) (1 - 0), (1/2) (-1 - 0).
+TEST(FastAttention, LargeEqualScores_ShareTheAttentionInBackward) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    Tensor q = at::zeros({1, 1, 2, 16}, type), k = at::zeros({1, 1, 2, 16}, type),
+           v = at::zeros({1, 1, 2, 16}, type);
+    q.select(3, 0).fill_(1 << 15);
+    k.select(3, 0).fill_(1 << 15);
+    v[0][0][0][0] = 1;
+    v[0][0][1][0] = -1;
+    for (Tensor* t : {&q, &k, &v}) t->requires_grad_();
+    fast_attention(q, k, v, {.divisor = 1}).select(3, 0).sum().backward();
+    for (const int64_t key : {0, 1}) {
+      EXPECT_EQ(v.grad()[0][0][key][0].item<double>(), 1) << "two queries, half each";
+      EXPECT_EQ(k.grad()[0][0][key][0].item<double>(), (key == 0 ? 1 : -1) * (1 << 15));
+    }
+    EXPECT_EQ(q.grad().abs().max().item<double>(), 0);
+  }
+}
+
 TEST(FastAttention, SharedKvHeads_AddTheirGradients) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     expect_equal({2, 4, 2, 33, 33, 32}, {.causal = true, .kv_head = {0, 0, 1, 1}}, type);
