@@ -1,5 +1,7 @@
 // The times of a machine with round speeds are computed by hand.
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -11,6 +13,7 @@
 
 #include "cleave/planner/machine.h"
 #include "tests/support/ranks.h"
+#include "tests/support/temp_folder.h"
 
 namespace cleave::step_time_test {
 namespace {
@@ -305,6 +308,42 @@ TEST(MeasureMachine, LargeProduct_TakesTheTimeOfAllItsParts) {
     EXPECT_GT(of_part, whole / 8);
     EXPECT_LT(of_part, whole * 8);
   });
+}
+
+// Measured apart, two times of about a millisecond would not have this ratio.
+TEST(MeasureMachine, ProductsWithTheSamePart_ShareItsTime) {
+  const MatrixWork small{.rows = 512, .inner = 512, .columns = 512};
+  const MatrixWork large{.rows = 1024, .inner = 512, .columns = 512};
+  const double most_flops = small.flops() / 8;
+  ASSERT_EQ(part_of(small, most_flops), part_of(large, most_flops));
+  OpWork work;
+  work.products = {{small, 1}, {large, 1}};
+  test::on_ranks(1, [&](const Axis& axis) {
+    constexpr double kLongestS = 0.008;
+    const auto products = measure_work(axis, work, most_flops / kLongestS, 1 << 10).products;
+    EXPECT_DOUBLE_EQ(products.at(large)[0], 2 * products.at(small)[0]);
+  });
+}
+
+// As Linux shows two CPUs that share a cache of 32 MiB, one with a cache of 16 MiB, and one that is
+// switched off. Source: the kernel's documentation, ABI/testing/sysfs-devices-system-cpu.
+TEST(MeasureMachine, LastCache_IsTheSumOfTheCachesThatCpusShare) {
+  const test::TempFolder root;
+  EXPECT_EQ(last_cache_bytes(root.path()), 0);
+  const auto add_cpu = [&](const std::string& cpu, const std::string& cpus,
+                           const std::string& size) {
+    const auto folder = root.path() / "sys/devices/system/cpu" / cpu / "cache/index3";
+    std::filesystem::create_directories(folder);
+    std::ofstream(folder / "shared_cpu_list") << cpus << '\n';
+    std::ofstream(folder / "size") << size << '\n';
+  };
+  add_cpu("cpu0", "0-1", "32768K");
+  add_cpu("cpu1", "0-1", "32768K");
+  std::filesystem::create_directories(root.path() / "sys/devices/system/cpu/cpu2");
+  add_cpu("cpu3", "3", "16384K");
+  EXPECT_EQ(last_cache_bytes(root.path()), 48 << 20);
+  add_cpu("cpu4", "4", "large");
+  EXPECT_EQ(last_cache_bytes(root.path()), 48 << 20);
 }
 
 /// Sets variables of a launcher while it exists.

@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <vector>
 
@@ -21,6 +22,10 @@ double total_of(const KindSeconds& seconds);
 
 /// The host's CPUs, or the quota of this process's control group.
 int cpus_here();
+
+/// The bytes of all third-level caches of this host together; 0 if the kernel does not say. `root`
+/// is the folder that contains sys.
+int64_t last_cache_bytes(const std::filesystem::path& root = "/");
 
 /// The speed of passes over a working set that is read and written again and again.
 struct MemorySpeed {
@@ -56,7 +61,8 @@ AttentionWork part_of(AttentionWork shape, double most_flops);
 
 /// Measures the speeds that `work` needs on the first ranks of `everyone`, as many as the host has
 /// CPUs, at the same time: its 32 products and 32 attentions with the most flops, each eight times
-/// in two rounds (of larger ones a part, which takes 8 ms at the speed `flops`), and passes over
+/// in two rounds (of larger ones a part, which takes 8 ms at the speed `flops`; shapes with the
+/// same part share its measurement), and passes over
 /// working sets of up to `rank_bytes`, a rank's memory. `flops`: of a rank, the same on all.
 /// Collective. CPU only.
 WorkSpeed measure_work(const Axis& everyone, const OpWork& work, double flops, int64_t rank_bytes);
