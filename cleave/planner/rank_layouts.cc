@@ -1,10 +1,16 @@
 #include "cleave/planner/rank_layouts.h"
 
 #include <algorithm>
+#include <atomic>
+#include <exception>
 #include <map>
+#include <mutex>
+#include <system_error>
+#include <thread>
 #include <tuple>
 
 #include "cleave/base/error.h"
+#include "cleave/base/str.h"
 #include "cleave/planner/layout_options.h"
 
 namespace cleave::inline planner {
@@ -79,6 +85,72 @@ class Refusals {
   std::map<int, std::string> pp_, tp_;
 };
 
+/// Calls `work` with each number below `count`, on as many threads as the host has CPUs. Throws the
+/// first error, after which no call begins.
+void on_threads(size_t count, const std::function<void(size_t)>& work) {
+  std::atomic<size_t> next = 0;
+  std::mutex mutex;
+  std::exception_ptr failure;
+  const auto take_all = [&] {
+    for (size_t i = next++; i < count; i = next++) {
+      try {
+        work(i);
+      } catch (...) {
+        next = count;
+        const std::scoped_lock lock(mutex);
+        if (!failure) failure = std::current_exception();
+      }
+    }
+  };
+  std::vector<std::thread> others;
+  try {
+    const size_t num_threads = std::min(count, static_cast<size_t>(cpus_here()));
+    for (size_t i = 1; i < num_threads; ++i) others.emplace_back(take_all);
+  } catch (const std::system_error&) {
+    // No more threads: those that have started share the work.
+  }
+  take_all();
+  for (std::thread& other : others) other.join();
+  if (failure) std::rethrow_exception(failure);
+}
+
+/// Forecasts a layout, or notes why it cannot run.
+void add_forecast(const Json& config, const LayoutSearch& search, LayoutCandidate& c) {
+  StepShape step = search.step;
+  if (step.micro_batch_size == 0) {
+    step.micro_batch_size = default_micro_batch_size(step.batch_size, c.layout);
+  }
+  try {
+    c.forecast = forecast(config, c.layout, step);
+    c.fits = c.forecast.most_bytes() <= search.limit;
+  } catch (const Error& error) {
+    if (error.code() != Code::kShape) throw;
+    c.refused = error.what();
+  }
+}
+
+/// All layouts, with the forecasts of those that are not refused.
+std::vector<LayoutCandidate> forecasts(const Json& config, const LayoutSearch& search) {
+  std::vector<LayoutCandidate> out;
+  Refusals refusals(config);
+  const int64_t batch_size = search.step.batch_size;
+  for (const auto& layout : layouts_of(*make_model(config), search.num_ranks, search.common)) {
+    out.push_back({.layout = layout, .forecast = {}, .time = {}, .refused = {}});
+    out.back().refused = batch_size < layout.dp
+                             ? str("batch-size=", batch_size, " is less than dp=", layout.dp)
+                             : refusals.of(layout);
+  }
+  std::mutex mutex;
+  int64_t done = 0;
+  on_threads(out.size(), [&](size_t i) {
+    if (out[i].refused.empty()) add_forecast(config, search, out[i]);
+    const std::scoped_lock lock(mutex);
+    ++done;
+    if (search.on_progress) search.on_progress(done, std::ssize(out));
+  });
+  return out;
+}
+
 /// Measures the machine for all layouts, and adds their times.
 void add_times(const LayoutSearch& search, std::vector<LayoutCandidate>& layouts) {
   MeasuredRun run;
@@ -96,32 +168,7 @@ void add_times(const LayoutSearch& search, std::vector<LayoutCandidate>& layouts
 }  // namespace
 
 std::vector<LayoutCandidate> rank_layouts(const Json& config, const LayoutSearch& search) {
-  std::vector<LayoutCandidate> out;
-  Refusals refusals(config);
-  const StepShape& step = search.step;
-  const auto layouts = layouts_of(*make_model(config), search.num_ranks, search.common);
-  for (const ParallelConfig& layout : layouts) {
-    LayoutCandidate c{.layout = layout, .forecast = {}, .time = {}, .refused = {}};
-    StepShape own = step;
-    if (own.micro_batch_size == 0) {
-      own.micro_batch_size = default_micro_batch_size(step.batch_size, layout);
-    }
-    try {
-      CLEAVE_CHECK(step.batch_size >= layout.dp, Code::kShape, "batch-size=", step.batch_size,
-                   " is less than dp=", layout.dp);
-      const std::string& refusal = refusals.of(layout);
-      CLEAVE_CHECK(refusal.empty(), Code::kShape, refusal);
-      c.forecast = forecast(config, layout, own);
-      c.fits = c.forecast.most_bytes() <= search.limit;
-    } catch (const Error& error) {
-      if (error.code() != Code::kShape) throw;
-      c.refused = error.what();
-    }
-    out.push_back(std::move(c));
-    if (search.on_progress) {
-      search.on_progress(static_cast<int64_t>(out.size()), static_cast<int64_t>(layouts.size()));
-    }
-  }
+  std::vector<LayoutCandidate> out = forecasts(config, search);
   add_times(search, out);
   const auto place = [](const LayoutCandidate& c) {
     const double rest = c.fits ? c.time.total() : static_cast<double>(c.forecast.most_bytes());
