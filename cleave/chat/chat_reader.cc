@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <limits>
 #include <span>
 
 #include "cleave/base/error.h"
@@ -91,20 +92,56 @@ Value message_of(const Json& message) {
   return Value::dict(std::move(members));
 }
 
+/// The function descriptions that the template shows; none if the row has none.
+Value tools_of(const Json& row) {
+  return row.has("tools") ? Value::from_json(row.at("tools")) : Value(nullptr);
+}
+
 /// The instruction, a blank line and the input.
 std::string instruction_of(const Json& row) {
   const std::string input = row.string_or("input", "");
   return row.at("instruction").as_string() + (input.empty() ? "" : "\n\n" + input);
 }
 
-/// The messages of a row. ShareGPT's rows may have the system message as a text beside the list.
+/// The messages of a row with a prompt and its completion, both texts or both lists of messages, or
+/// with an instruction and its output.
+ChatMessages question_and_answer(const Json& row, const std::string& kind) {
+  if (kind != "prompt") {
+    return {chat_message("user", instruction_of(row)),
+            chat_message("assistant", row.at("output").as_string())};
+  }
+  const Json prompt = row.at("prompt"), completion = row.at("completion");
+  if (!prompt.is(Json::Type::kArray)) {
+    return {chat_message("user", prompt.as_string()),
+            chat_message("assistant", completion.as_string())};
+  }
+  ChatMessages messages = read_messages(prompt);
+  const ChatMessages answer = read_messages(completion);
+  messages.insert(messages.end(), answer.begin(), answer.end());
+  return messages;
+}
+
+/// The messages of a row. It may have the system message as a text beside them.
 ChatMessages messages_of(const Json& row, const std::string& kind) {
-  ChatMessages messages = read_messages(row.at(kind));
-  const std::string system = kind == "conversations" ? row.string_or("system", "") : "";
+  const bool is_list = kind == "messages" || kind == "conversations";
+  ChatMessages messages = is_list ? read_messages(row.at(kind)) : question_and_answer(row, kind);
+  const std::string system = row.string_or("system", "");
   if (!system.empty() && message_text(messages.front(), "role") != "system") {
     messages.insert(messages.begin(), chat_message("system", system));
   }
   return messages;
+}
+
+/// The number of answers that are trained, from the last on: of a prompt that is a list of
+/// messages, only the completion's.
+size_t trained_answers(const Json& row, const std::string& kind) {
+  if (kind != "prompt" || !row.at("completion").is(Json::Type::kArray)) {
+    return std::numeric_limits<size_t>::max();
+  }
+  const ChatMessages completion = read_messages(row.at("completion"));
+  return static_cast<size_t>(std::count_if(
+      completion.begin(), completion.end(),
+      [](const Value& message) { return message_text(message, "role") == "assistant"; }));
 }
 
 /// Whether the first row of a file is a conversation.
@@ -176,29 +213,32 @@ TokenizedChat ChatReader::read(const Json& row, const std::string& place) {
 }
 
 TokenizedChat ChatReader::tokenized(const Json& row, const std::string& kind) const {
-  if (kind == "messages" || kind == "conversations") {
-    CLEAVE_CHECK(options_.chat_template, Code::kUsage, "the model has no chat template, which \"",
-                 kind,
-                 "\" need; give --chat-template chatml or a file to train or tokenize, or put "
-                 "chat_template.jinja into the model's folder");
-    return rendered(messages_of(row, kind));
-  }
+  if (options_.chat_template) return rendered(row, kind);
   const bool is_prompt = kind == "prompt";
-  std::string prompt = is_prompt ? row.at("prompt").as_string() : instruction_of(row);
+  const bool is_text = is_prompt ? !row.at("prompt").is(Json::Type::kArray) : kind == "instruction";
+  CLEAVE_CHECK(is_text, Code::kUsage, "the model has no chat template, which ",
+               is_prompt ? "lists of messages" : str("\"", kind, "\""),
+               " need; give --chat-template chatml or a file to train or tokenize, or put "
+               "chat_template.jinja into the model's folder");
+  std::string prompt = row.string_or("system", "");
+  if (!prompt.empty()) prompt += "\n\n";
+  prompt += is_prompt ? row.at("prompt").as_string() : instruction_of(row) + "\n\n";
   const std::string answer = row.at(is_prompt ? "completion" : "output").as_string();
-  if (options_.chat_template) {
-    return rendered({chat_message("user", prompt), chat_message("assistant", answer)});
-  }
-  if (!is_prompt) prompt += "\n\n";
   if (answer.empty()) row.fail("expected a completion that is not empty");
   return tokenize_completion(*tokenizer_, prompt, answer);
 }
 
-TokenizedChat ChatReader::rendered(const ChatMessages& messages) const {
-  if (!options_.train_on_all) {
-    return tokenize_chat(*tokenizer_, options_.chat_template->training_text(messages));
+TokenizedChat ChatReader::rendered(const Json& row, const std::string& kind) const {
+  const ChatMessages messages = messages_of(row, kind);
+  const Value tools = tools_of(row);
+  if (options_.train_on_all) {
+    return tokenize_chat(*tokenizer_, {options_.chat_template->render(messages, false, tools), {}});
   }
-  return tokenize_chat(*tokenizer_, {options_.chat_template->render(messages, false), {}});
+  ChatText text = options_.chat_template->training_text(messages, tools);
+  const size_t num_trained = std::min(text.assistant.size(), trained_answers(row, kind));
+  text.assistant.erase(text.assistant.begin(),
+                       text.assistant.end() - static_cast<ptrdiff_t>(num_trained));
+  return tokenize_chat(*tokenizer_, text);
 }
 
 }  // namespace cleave::inline chat

@@ -28,12 +28,15 @@ ChatMessages read_messages(const Json& list);
 /// Reads one row of a file of conversations and tokenizes it:
 ///
 ///   {"messages": [{"role": "user", "content": "..."}, ...]}   content: a text, or a list of texts
-///   {"conversations": [{"from": "human", "value": "..."}, ...]}   or messages; perhaps "system"
-///   {"prompt": "...", "completion": "..."}
+///   {"conversations": [{"from": "human", "value": "..."}, ...]}   or messages
+///   {"prompt": "...", "completion": "..."}                    both texts, or both lists of
+///   messages
 ///   {"instruction": "...", "input": "...", "output": "..."}   input may be missing
 ///
-/// With a template, the third and fourth are a user message (instruction and input with a blank
-/// line between them) and the answer of the assistant. Without one, they are one text.
+/// Each may have "system", the text of a first message, and "tools", a list of function
+/// descriptions for the template. With a template, the third and fourth are a user message
+/// (instruction and input with a blank line between them) and the answer of the assistant; of a
+/// prompt that is a list, no answer is trained. Without a template, they are one text.
 class ChatReader {
  public:
   ChatReader(std::shared_ptr<const Tokenizer> tokenizer, ChatOptions options);
@@ -44,7 +47,7 @@ class ChatReader {
 
  private:
   [[nodiscard]] TokenizedChat tokenized(const Json& row, const std::string& kind) const;
-  [[nodiscard]] TokenizedChat rendered(const ChatMessages& messages) const;
+  [[nodiscard]] TokenizedChat rendered(const Json& row, const std::string& kind) const;
 
   std::shared_ptr<const Tokenizer> tokenizer_;
   ChatOptions options_;

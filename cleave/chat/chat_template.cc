@@ -1,6 +1,8 @@
 #include "cleave/chat/chat_template.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <optional>
 
 #include "cleave/base/error.h"
 #include "cleave/chat/jinja/string_ops.h"
@@ -43,6 +45,90 @@ std::optional<std::string> template_of_config(const fs::path& path) {
   found.fail("expected a template with the name \"default\"");
 }
 
+ChatMessages first_of(const ChatMessages& messages, size_t count) {
+  return {messages.begin(), messages.begin() + static_cast<ptrdiff_t>(count)};
+}
+
+// Texts that no conversation contains.
+constexpr std::string_view kBeginMark = "Cleave-marks-the-beginning-of-an-answer";
+constexpr std::string_view kEndMark = "Cleave-marks-the-end-of-an-answer";
+
+/// The parts of an answer that a template may print: all, and what follows its reasoning. Without
+/// the white space around them, which templates remove.
+std::vector<ByteSpan> contents_to_mark(const std::string& content) {
+  const auto span_from = [&](size_t begin) -> ByteSpan {
+    const auto text = jinja::strip(std::string_view(content).substr(begin), std::nullopt);
+    if (text.empty()) return {content.size(), content.size()};
+    const auto first = static_cast<size_t>(text.data() - content.data());
+    return {first, first + text.size()};
+  };
+  std::vector<ByteSpan> out{span_from(0)};
+  constexpr std::string_view kEndOfReasoning = "</think>";
+  const size_t at = content.rfind(kEndOfReasoning);
+  if (at != std::string::npos) out.push_back(span_from(at + kEndOfReasoning.size()));
+  return out;
+}
+
+std::string with_marks_at(const std::string& content, const ByteSpan& span) {
+  return str(content.substr(0, span.begin), kBeginMark,
+             content.substr(span.begin, span.end - span.begin), kEndMark, content.substr(span.end));
+}
+
+/// The messages with another content of message `i`.
+ChatMessages with_content(ChatMessages messages, size_t i, const std::string& content) {
+  auto members = messages[i].members();
+  for (auto& [name, value] : members) {
+    if (name.string() == "content") value = Value::text(content);
+  }
+  messages[i] = Value::dict(std::move(members));
+  return messages;
+}
+
+/// A text without marks, and the bytes that were between them.
+struct Unmarked {
+  std::string text;
+  ByteSpan span;
+};
+
+/// Nothing if the text does not contain each mark once.
+std::optional<Unmarked> between_marks(std::string text) {
+  const size_t begin = text.find(kBeginMark);
+  if (begin == std::string::npos) return std::nullopt;
+  text.erase(begin, kBeginMark.size());
+  const size_t end = text.find(kEndMark, begin);
+  if (end == std::string::npos) return std::nullopt;
+  text.erase(end, kEndMark.size());
+  const bool is_once =
+      text.find(kBeginMark) == std::string::npos && text.find(kEndMark) == std::string::npos;
+  return is_once ? std::optional(Unmarked{std::move(text), {begin, end}}) : std::nullopt;
+}
+
+/// The tokenizer's end token; empty if it has none.
+std::string end_token(const std::vector<std::pair<std::string, Value>>& special) {
+  for (const auto& [name, token] : special) {
+    if (name == "eos_token") return token.string();
+  }
+  return {};
+}
+
+/// The bytes of `rest` that end an answer's turn, such as <|im_end|>, if the template prints `tail`
+/// after an answer that ends the conversation. Nothing if the answer does not end in `rest` that
+/// way.
+std::optional<size_t> common_end(std::string_view tail, std::string_view rest,
+                                 std::string_view end_token) {
+  const auto stripped = [](std::string_view text) { return jinja::strip(text, std::nullopt); };
+  const auto same_bytes = [&](std::string_view end) -> std::optional<size_t> {
+    const auto same = std::mismatch(end.begin(), end.end(), rest.begin(), rest.end()).first;
+    if (!stripped({same, end.end()}).empty()) return std::nullopt;
+    return static_cast<size_t>(same - end.begin());
+  };
+  if (const auto count = same_bytes(tail)) return count;
+  // Some templates, as Phi-3's, print the end token once, after all messages.
+  const bool ends_text = !end_token.empty() && tail.ends_with(end_token);
+  if (ends_text) tail.remove_suffix(end_token.size());
+  return ends_text && !stripped(tail).empty() ? same_bytes(tail) : std::nullopt;
+}
+
 }  // namespace
 
 constexpr std::string_view kChatMl =
@@ -70,43 +156,60 @@ ChatTemplate::ChatTemplate(std::string text, const std::string& source, const To
       special_(special_tokens(tokenizer)),
       now_(now) {}
 
-jinja::Rendered ChatTemplate::rendered(const ChatMessages& messages,
-                                       bool add_generation_prompt) const {
+jinja::Rendered ChatTemplate::rendered(const ChatMessages& messages, bool add_generation_prompt,
+                                       const Value& tools) const {
   auto variables = special_;
   variables.emplace_back("messages", Value::list(messages));
-  const Value none(nullptr);
-  variables.emplace_back("tools", none);
-  variables.emplace_back("documents", none);
+  variables.emplace_back("tools", tools);
+  variables.emplace_back("documents", Value(nullptr));
   variables.emplace_back("add_generation_prompt", Value(add_generation_prompt));
   return template_.render(variables, {.now = now_});
 }
 
-std::string ChatTemplate::render(const ChatMessages& messages, bool add_generation_prompt) const {
-  return rendered(messages, add_generation_prompt).text;
+std::string ChatTemplate::render(const ChatMessages& messages, bool add_generation_prompt,
+                                 const Value& tools) const {
+  return rendered(messages, add_generation_prompt, tools).text;
 }
 
-ChatText ChatTemplate::training_text(const ChatMessages& messages) const {
-  jinja::Rendered whole = rendered(messages, /*add_generation_prompt=*/false);
+ChatText ChatTemplate::training_text(const ChatMessages& messages, const Value& tools) const {
+  jinja::Rendered whole = rendered(messages, /*add_generation_prompt=*/false, tools);
   if (template_.has_generation()) return {std::move(whole.text), std::move(whole.generated)};
   std::vector<ByteSpan> assistant;
-  ChatMessages before;
   for (size_t i = 0; i < messages.size(); ++i) {
-    if (message_text(messages[i], "role") == "assistant") {
-      const std::string begin = render(before, /*add_generation_prompt=*/true);
-      const std::string end =
-          render({messages.begin(), messages.begin() + static_cast<ptrdiff_t>(i) + 1},
-                 /*add_generation_prompt=*/false);
-      CLEAVE_CHECK(end.starts_with(begin) && whole.text.starts_with(end), Code::kFormat,
-                   "the chat template does not show what the assistant wrote: the text up to "
-                   "message ",
-                   i + 1,
-                   " is not the beginning of the whole text; give a template "
-                   "with {% generation %} blocks with --chat-template, or --train-on all");
-      assistant.push_back({begin.size(), end.size()});
-    }
-    before.push_back(messages[i]);
+    if (message_text(messages[i], "role") != "assistant") continue;
+    assistant.push_back(part_of(messages, i, tools, whole.text));
   }
   return {std::move(whole.text), std::move(assistant)};
+}
+
+ByteSpan ChatTemplate::part_of(const ChatMessages& messages, size_t i, const Value& tools,
+                               const std::string& whole) const {
+  const ChatMessages before = first_of(messages, i);
+  const ChatMessages up_to = first_of(messages, i + 1);
+  const std::string begin = render(before, /*add_generation_prompt=*/true, tools);
+  const std::string end = render(up_to, /*add_generation_prompt=*/false, tools);
+  const bool begins = whole.starts_with(begin);
+  if (begins && end.starts_with(begin) && whole.starts_with(end)) return {begin.size(), end.size()};
+  const std::string content = message_text(messages[i], "content");
+  for (const ByteSpan& marked : contents_to_mark(content)) {
+    const ChatMessages with_marks = with_content(messages, i, with_marks_at(content, marked));
+    const auto found = between_marks(render(with_marks, false, tools));
+    if (!found || found->text != whole) continue;
+    const auto alone = between_marks(render(first_of(with_marks, i + 1), false, tools));
+    if (!alone) continue;
+    const auto rest = std::string_view(whole).substr(found->span.end);
+    const auto end_of_turn =
+        common_end(alone->text.substr(alone->span.end), rest, end_token(special_));
+    if (!end_of_turn) continue;
+    return {begins ? begin.size() : found->span.begin, found->span.end + *end_of_turn};
+  }
+  throw Error(Code::kFormat,
+              str("the chat template does not show what the assistant wrote: the text up to "
+                  "message ",
+                  i + 1,
+                  " is not the beginning of the whole text, which does not contain the message's "
+                  "content unchanged; give a template with {% generation %} blocks with "
+                  "--chat-template, or --train-on all"));
 }
 
 std::string ChatTemplate::turn_end() const {

@@ -63,13 +63,65 @@ TEST(ChatTemplate, GenerationBlocks_DecideOverPrefixes) {
   EXPECT_EQ(parts_of(marked.training_text(kChat)), (std::vector<std::string>{"cd", "f"}));
 }
 
-TEST(ChatTemplate, TextsThatAreNoBeginning_AreRefused) {
-  // The last message is printed in another way than the others.
-  const ChatTemplate changing =
-      made("{% for m in messages %}{% if loop.last %}!{% endif %}{{ m.content }}{% endfor %}");
+// As Qwen3: the reasoning of the last answer is shown (empty if it has none), that of others is
+// not.
+constexpr std::string_view kHidesReasoning =
+    "{% for m in messages %}{{ '<' + m.role + '>' }}"
+    "{% set parts = m.content.split('</think>') %}{% set answer = parts[-1].strip() %}"
+    "{% if m.role == 'assistant' and loop.last %}{{ '<think>' + (parts[0] if parts|length > 1 else "
+    "'')"
+    ".split('<think>')[-1] + '</think>' }}{% endif %}{{ answer + '<end>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}";
+
+TEST(ChatTemplate, AnswersShownWithoutReasoning_AreFoundByTheirContent) {
+  const ChatTemplate hides{std::string(kHidesReasoning), "t", *byte_tokenizer(), 0};
+  const ChatText text = hides.training_text(
+      {chat_message("user", "cd"), chat_message("assistant", " cd\n"), chat_message("user", "cd"),
+       chat_message("assistant", "<think>sure</think>\ncd "), chat_message("user", "e"),
+       chat_message("assistant", "<think>f?</think>f")});
+  EXPECT_EQ(text.text,
+            "<user>cd<end>\n<assistant>cd<end>\n<user>cd<end>\n<assistant>cd<end>\n"
+            "<user>e<end>\n<assistant><think>f?</think>f<end>\n");
+  EXPECT_EQ(parts_of(text),
+            (std::vector<std::string>{"cd<end>\n", "cd<end>\n", "<think>f?</think>f<end>\n"}));
+  // Not the users' cd.
+  EXPECT_EQ(text.assistant[0].begin, std::string("<user>cd<end>\n<assistant>").size());
+}
+
+TEST(ChatTemplate, PromptThatBeginsReasoning_IsNoPartOfTheAnswer) {
+  // As DeepSeek-R1: the beginning of an answer that the model reads is not that of the text.
+  const ChatTemplate begins = made(
+      "{% for m in messages %}{{ m.role[0] + ':' + m.content.split('</think>')[-1] + ';' }}{% "
+      "endfor "
+      "%}{% if add_generation_prompt %}a:<think>{% endif %}");
+  EXPECT_EQ(parts_of(begins.training_text(
+                {chat_message("user", "x"), chat_message("assistant", "<think>b</think>c"),
+                 chat_message("user", "y"), chat_message("assistant", "d")})),
+            (std::vector<std::string>{"c;", "d;"}));
+}
+
+TEST(ChatTemplate, AnswersThatTheTemplateChanges_AreRefused) {
+  const ChatTemplate changing = made(
+      "{% for m in messages %}{% if loop.last %}!{% endif %}{{ m.content | upper }}{% endfor %}");
   const Error error = thrown_by([&] { (void)changing.training_text(kChat); });
   EXPECT_EQ(error.code(), Code::kFormat);
   EXPECT_THAT(error.what(), HasSubstr("up to message 2 is not the beginning of the whole text"));
+}
+
+TEST(ChatTemplate, EndTokenAfterAllMessages_EndsOnlyTheLastAnswer) {
+  // As Phi-3.5.
+  const ChatTemplate phi = made(
+      "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<|end|>\n{% endfor %}"
+      "{% if add_generation_prompt %}<|assistant|>\n{% else %}{{ eos_token }}{% endif %}");
+  EXPECT_EQ(parts_of(phi.training_text(kChat)),
+            (std::vector<std::string>{"cd<|end|>\n", "f<|end|>\n<|endoftext|>"}));
+}
+
+TEST(ChatTemplate, EndOfTurnThatChanges_IsRefused) {
+  const ChatTemplate changing = made(
+      "{% for m in messages %}{{ m.content }}{{ '<return>' if loop.last else '<end>' }}{% endfor "
+      "%}");
+  EXPECT_EQ(thrown_by([&] { (void)changing.training_text(kChat); }).code(), Code::kFormat);
 }
 
 TEST(ChatTemplate, TurnEnd_IsWhatFollowsAnAnswer) {
@@ -154,9 +206,48 @@ TEST(ChatRows, AllKinds_TrainTheAnswer) {
   EXPECT_EQ(after_dots(trained(R"({"prompt": "a", "completion": "yes"})")), answer);
   EXPECT_EQ(after_dots(trained(R"({"instruction": "a", "output": "yes"})")), answer);
   EXPECT_EQ(trained(R"({"instruction": "a", "input": "b", "output": "yes"})", false), "......yes$");
+  EXPECT_EQ(after_dots(trained(R"({"prompt": [{"role": "user", "content": "a"},
+                                              {"role": "assistant", "content": "b"},
+                                              {"role": "user", "content": "c"}],
+                                   "completion": [{"role": "assistant", "content": "yes"}]})")),
+            answer);
   ChatReader all(byte_tokenizer(), {.train_on_all = true});
   const Json row = Json::parse(R"({"prompt": "ab", "completion": "c"})", "f:1");
   EXPECT_EQ(shown(all.read(row, "f:1")), "abc$");
+}
+
+TEST(ChatRows, SystemBesideAnyRow_IsTheFirstMessage) {
+  const auto tokenizer = byte_tokenizer();
+  ChatOptions options{.chat_template = load_chat_template("chatml", "", *tokenizer, 0),
+                      .train_on_all = true};
+  const std::string whole =
+      "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\na<|im_end|>\n"
+      "<|im_start|>assistant\nb<|im_end|>\n";
+  for (
+      const char* rest :
+      {R"("prompt": "a", "completion": "b")", R"("instruction": "a", "output": "b")",
+       R"("messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])"}) {
+    const Json row = Json::parse(str(R"({"system": "s", )", rest, "}"), "f:1");
+    EXPECT_EQ(shown(ChatReader(tokenizer, options).read(row, "f:1")), whole) << rest;
+  }
+  EXPECT_EQ(
+      shown(
+          ChatReader(tokenizer, {.train_on_all = true})
+              .read(Json::parse(R"({"system": "s", "prompt": "a", "completion": "b"})", "f"), "f")),
+      "s\n\nab$");
+}
+
+TEST(ChatRows, Tools_AreShownByTheTemplate) {
+  const auto tokenizer = byte_tokenizer();
+  const auto shows = std::make_shared<const ChatTemplate>(made(
+      "{{ tools[0].name if tools else '-' }}{% for m in messages %}{{ m.content }}{% endfor %}"));
+  const auto text = [&](const std::string& tools) {
+    const Json row = Json::parse(str(R"({"prompt": "a", "completion": "b")", tools, "}"), "f:1");
+    return shown(
+        ChatReader(tokenizer, {.chat_template = shows, .train_on_all = true}).read(row, "f"));
+  };
+  EXPECT_EQ(text(R"(, "tools": [{"name": "add"}])"), "addab");
+  EXPECT_EQ(text(""), "-ab");
 }
 
 TEST(ChatRows, BadRows_AreRefusedWithTheirPlace) {
