@@ -6,6 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "cleave/base/error.h"
+#include "cleave/model/model.h"
+
 namespace cleave::inline verify {
 namespace {
 
@@ -57,6 +60,17 @@ int64_t divisor_of(int64_t number, Draw& draw) {
   return divisors[static_cast<size_t>(draw.from(0, std::ssize(divisors) - 1))];
 }
 
+/// Whether the model's family has what the configuration asks for; Mistral has no biases.
+bool is_supported(const Object& config) {
+  try {
+    (void)make_model(Json::parse(config.dump(), "random configuration"));
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != Code::kFormat) throw;
+    return false;
+  }
+}
+
 }  // namespace
 
 FuzzCase fuzz_case(const Json& config, int most_tp, uint64_t seed) {
@@ -73,11 +87,14 @@ FuzzCase fuzz_case(const Json& config, int most_tp, uint64_t seed) {
   set(json, kInner, draw.from(1, 60));
   set(json, kVocab, draw.from(2, 70));
   set(json, kPositions, draw.from(20, 40));
-  for (const char* name : kSwitches) {
-    if (json.contains(name) && json[name].is_boolean()) json[name] = draw.coin();
-  }
   for (auto& [key, value] : json.items()) {
     if (key.ends_with("_token_id")) value = nullptr;  // might be outside the new vocabulary
+  }
+  for (const char* name : kSwitches) {
+    if (!json.contains(name) || !json[name].is_boolean()) continue;
+    const Object given = json[name];
+    json[name] = draw.coin();
+    if (!is_supported(json)) json[name] = given;
   }
   return {.config = Json::parse(json.dump(), "random configuration"),
           .tp = tp,

@@ -229,6 +229,22 @@ TEST(FuzzCase, SameSeed_IsTheSameCaseAndAnotherIsNot) {
   EXPECT_EQ(describe(a).find(str("tp ", a.tp)), 0U) << describe(a);
 }
 
+// Its family refuses biases, but files say that it has none.
+TEST(FuzzCase, Mistral_HasNoBiases) {
+  const Json config = Json::parse(
+      R"({"model_type": "mistral", "vocab_size": 16, "hidden_size": 8, "intermediate_size": 8,
+          "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
+          "max_position_embeddings": 32, "attention_bias": false, "tie_word_embeddings": false})",
+      "test");
+  int tied = 0;
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    const FuzzCase fuzz = fuzz_case(config, 2, seed);
+    EXPECT_FALSE(fuzz.config.at("attention_bias").as_bool()) << seed;
+    tied += fuzz.config.at("tie_word_embeddings").as_bool() ? 1 : 0;
+  }
+  EXPECT_GT(tied, 0);
+}
+
 TEST(FuzzCase, ManySeeds_ReachUnevenHeadsGroupsAndNarrowVocabularies) {
   const Json config = Json::parse(kSmall, "test");
   int uneven = 0, grouped = 0, narrow = 0, alone = 0;
