@@ -125,7 +125,9 @@ Cluster base_of(const Json& json, const MeasureHere& here) {
   for (const Cluster& c : cluster_presets()) {
     if (c.name == name) return c;
   }
-  json.at("base").fail(str("expected one of ", list_text(cluster_names())));
+  auto names = cluster_names();
+  if (here) names.emplace_back("here");
+  json.at("base").fail(str("expected one of ", list_text(names)));
 }
 
 }  // namespace
@@ -144,6 +146,8 @@ double memory_limit(const std::string& text) {
   const bool is_number = text.find_first_not_of("0123456789") == std::string::npos;
   CLEAVE_CHECK(*bytes >= 1e6, Code::kUsage, "--memory ", text, " is ", bytes_text(*bytes), "; ",
                is_number ? str("did you mean ", text, "GB?") : "give at least 1MB");
+  CLEAVE_CHECK(*bytes <= 1e18, Code::kUsage, "--memory ", text, " is ", bytes_text(*bytes),
+               "; give at most 1000PB");
   return *bytes;
 }
 

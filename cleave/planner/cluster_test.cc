@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/base/error.h"
+#include "tests/support/thrown.h"
 
 namespace cleave::cluster_test {
 namespace {
@@ -60,6 +61,8 @@ TEST(ClusterFile, BaseHere_IsMeasuredForTheDevicesOfAHost) {
   EXPECT_EQ(c.name, "here");
   EXPECT_EQ(c.net_link_rate, 25e6);
   EXPECT_EQ(c.memory_rate, cluster_preset("h200").memory_rate);
+  const Error unknown = test::thrown_by([&] { (void)read(R"({"base": "hre"})"); });
+  EXPECT_NE(std::string(unknown.what()).find(", here"), std::string::npos) << unknown.what();
   EXPECT_THROW(read(R"({"base": "here"})"), Error);  // of how many devices is not said
   EXPECT_THROW(parse(R"({"base": "here", "devices_per_host": 3})"), Error);
 }

@@ -293,6 +293,7 @@ Cluster cluster_here(const PlanOptions& o, int devices) {
 }
 
 void plan(const PlanOptions& o) {
+  if (!o.memory.empty()) (void)memory_limit(o.memory);  // before minutes of work
   if (!o.runs.empty()) return plan_runs(o);
   if (!o.cluster.empty()) {
     const auto here = [&](int devices) { return cluster_here(o, devices); };

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/planner/options.h"
+#include "tests/support/thrown.h"
 
 namespace cleave::plan_command_test {
 namespace {
@@ -27,6 +28,15 @@ TEST(PlanCommand, TimeOfCollectives_IsThereWhereRanksCommunicate) {
   const std::string alone = printed(1);
   EXPECT_THAT(alone, HasSubstr(" a step: matrix products "));
   EXPECT_THAT(alone, Not(HasSubstr("collectives")));
+}
+
+TEST(PlanCommand, MemoryThatIsNoSize_IsRefusedBeforeAnyWork) {
+  for (const char* memory : {"abc", "9223372036854775808"}) {
+    PlanOptions o;
+    o.model = "no such model, which is read first of all work";
+    o.memory = memory;
+    EXPECT_THAT(test::thrown_by([&] { cleave_plan(o); }).what(), HasSubstr("--memory")) << memory;
+  }
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "execute.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -150,6 +151,17 @@ TEST(RealImdbBert, InvalidArguments_AreRefused) {
   EXPECT_EQ(code_of(o), Code::kShape);
   std::ofstream(folder / "run" / "metrics.jsonl") << "";
   EXPECT_EQ(code_of(good), Code::kUsage);
+}
+
+TEST(ImdbBert, NumbersOutsideTheirRange_ExitWith2AndName) {
+  for (const char* flag : {"--lr=-1", "--epochs=-1", "--ntasks=0", "--heads=0",
+                           "--bsz=9223372036854775807", "--seq_len=1"}) {
+    const auto ran = cleave::test::run_program({CLEAVE_EXAMPLE, "--out", "x", flag});
+    EXPECT_EQ(ran.exit_code, 2) << flag << ran.err;
+    const std::string name = std::string(flag).substr(0, std::string(flag).find('='));
+    EXPECT_NE(ran.err.find(name + ": "), std::string::npos) << ran.err;
+    EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << ran.err;
+  }
 }
 
 TEST(ImdbBert, WrongFlag_ExitsWith2InOneLine) {

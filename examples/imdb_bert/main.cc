@@ -23,20 +23,23 @@ ExecuteOptions parse(int argc, char** argv) {
   }
   CLI::App app("A BERT that classifies reviews, trained over tp x dp ranks");
   app.option_defaults()->always_capture_default();
-  app.add_option("--ntasks", o.ntasks, "number of ranks; ignored under a launcher");
-  app.add_option("--epochs", o.epochs);
-  app.add_option("--samples", o.samples, "reviews of --data, from its start; 0: all");
-  app.add_option("--layers", o.layers);
-  app.add_option("--dim", o.dim);
-  app.add_option("--heads", o.heads);
-  app.add_option("--bsz", o.bsz, "reviews per step and data-parallel rank");
-  app.add_option("--tp", o.tp, "tensor-parallel size; 0: all ranks");
+  const auto count = [&](const char* flag, auto& value, const char* help, int64_t least) {
+    app.add_option(flag, value, help)->check(CLI::Range(least, int64_t{1000000}));
+  };
+  count("--ntasks", o.ntasks, "number of ranks; ignored under a launcher", 1);
+  count("--epochs", o.epochs, "passes over the reviews", 1);
+  count("--samples", o.samples, "reviews of --data, from its start; 0: all", 0);
+  count("--layers", o.layers, "transformer layers", 1);
+  count("--dim", o.dim, "width of the hidden states", 1);
+  count("--heads", o.heads, "attention heads; they divide --dim", 1);
+  count("--bsz", o.bsz, "reviews per step and data-parallel rank", 1);
+  count("--tp", o.tp, "tensor-parallel size; 0: all ranks", 0);
   app.add_option("--data", o.data, "CSV file with the header review,sentiment");
   app.add_option("--test_data", o.test_data, "CSV file with the same header, for the accuracy");
-  app.add_option("--test_samples", o.test_samples, "reviews of --test_data; 0: all");
+  count("--test_samples", o.test_samples, "reviews of --test_data; 0: all", 0);
   app.add_option("--tokenizer", o.tokenizer_folder, "folder of a tokenizer; empty: bytes");
-  app.add_option("--seq_len", o.seq_len, "tokens per review");
-  app.add_option("--lr", o.lr);
+  count("--seq_len", o.seq_len, "tokens per review", 2);
+  app.add_option("--lr", o.lr, "learning rate")->check(CLI::Range(0.0, 1.0));
   app.add_option("--dtype", o.dtype, "bf16 or fp16 (mixed precision), fp32 or fp64");
   app.add_option("--seed", o.seed);
   std::string execid;
