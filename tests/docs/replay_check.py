@@ -40,6 +40,7 @@ function check() {
   if (EXPECTED.trains) expect("comm_ms", Math.abs(model.summary.comm_ms - EXPECTED.comm_ms) < 1e-4, true);
   expect("a lesson is shown", !by("lesson").hidden, EXPECTED.questions > 0);
   expect("questions", by("questions").children.length, EXPECTED.questions);
+  expect("the lesson is the page's title", document.title.startsWith("Lesson: "), EXPECTED.questions > 0);
   for (const details of document.querySelectorAll("#questions details")) details.open = true;
   expect("width with answers", document.documentElement.scrollWidth <= innerWidth, true);
   expect("tiles", by("totals").children.length >= (EXPECTED.trains ? 4 : 3), true);
