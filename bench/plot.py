@@ -1,7 +1,12 @@
-"""Bar charts as SVG: one panel per measurement, one bar per program."""
+"""Bar charts as SVG: one panel per measurement, one bar per program.
+
+usage: plot.py PAGE.md    draws the column `ratio` of the page's first table as PAGE-ratios.svg
+"""
 import collections.abc
 import dataclasses
+import pathlib
 import statistics
+import sys
 
 from contests import OURS
 
@@ -57,6 +62,12 @@ def svg_text(x: float, y: float, text: str, more: str = "") -> str:
     return f'<text x="{x:.0f}" y="{y:.0f}" {more}>{safe}</text>'
 
 
+def svg(width: int, height: int, parts: list[str]) -> str:
+    head = (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+            'font-family="sans-serif" font-size="12" fill="#222">')
+    return "\n".join([head, '<rect width="100%" height="100%" fill="#fff"/>', *parts, "</svg>", ""])
+
+
 def panel(x: int, y: int, name: str, bars: dict[str, list[float]]) -> tuple[list[str], int]:
     """One bar per program: its length is the median, its line spans minimum to maximum. Returns SVG parts and the end y."""
     most = max(max(values) for values in bars.values())
@@ -90,6 +101,26 @@ def drawn(plot: Plot, results: list[dict]) -> str:
                 parts += more
             ends.append(end)
         y = max(ends)
-    head = (f'<svg xmlns="http://www.w3.org/2000/svg" width="{columns * COLUMN}" height="{y + 12}" '
-            'font-family="sans-serif" font-size="12" fill="#222">')
-    return "\n".join([head, '<rect width="100%" height="100%" fill="#fff"/>', *parts, "</svg>", ""])
+    return svg(columns * COLUMN, y + 12, parts)
+
+
+def ratios(page: str) -> str:
+    """A bar for each row of the page's first table: the ratio, and a line at 1, where both programs are as fast."""
+    table = page[page.index("\n| workload |"):].strip().split("\n\n")[0]
+    head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    bars = [(row[0], float(row[head.index("ratio")])) for row in rows]
+    left, unit = 250, WIDTH / max(ratio for _, ratio in bars)
+    parts = [svg_text(12, 22, "Cleave's speed divided by that of the best other program", 'font-weight="bold" font-size="15"')]
+    y = 40
+    for name, ratio in bars:
+        parts += [svg_text(left - 8, y + 13, name, 'text-anchor="end"'),
+                  f'<rect x="{left}" y="{y}" width="{ratio * unit:.1f}" height="{BAR}" fill="#0b6e99"/>',
+                  svg_text(left + max(ratio, 1) * unit + 6, y + 13, f"{ratio:.2f}")]
+        y += BAR + GAP
+    parts.append(f'<path d="M{left + unit:.1f} 34V{y}" stroke="#222" stroke-width="1.5" stroke-dasharray="4 3"/>')
+    return svg(left + WIDTH + 50, y + 8, parts)
+
+
+if __name__ == "__main__":
+    source = pathlib.Path(sys.argv[1])
+    source.with_name(f"{source.stem}-ratios.svg").write_text(ratios(source.read_text(encoding="utf-8")), encoding="utf-8")

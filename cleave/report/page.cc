@@ -130,6 +130,12 @@ double median_of(const Rows& rows, double (*value)(const StepMetrics&)) {
   return values.empty() ? NAN : median(std::move(values));
 }
 
+/// `name` of a value since the run's last start, with the step where a resumed run continued.
+std::string since_start(const std::string& name, const ReportRun& run) {
+  const int64_t first = run.record.first_step;
+  return first > 1 ? str(name, " from step ", first, " on") : name;
+}
+
 /// Where the time since the last start went.
 NamesAndSeconds run_time(const ReportRun& run) {
   double steps_s = 0;
@@ -153,7 +159,7 @@ double total(const RankMemory& rank) {
 /// The final numbers of a run; "" for those that are not known.
 NamesAndValues final_numbers(const ReportRun& run) {
   NamesAndValues all;
-  const auto add = [&](const char* name, double value, const auto& text) {
+  const auto add = [&](const std::string& name, double value, const auto& text) {
     all.emplace_back(name, std::isfinite(value) ? text(value) : "");
   };
   const auto digits = [](double value) { return fixed(value, 4); };
@@ -181,7 +187,8 @@ NamesAndValues final_numbers(const ReportRun& run) {
   add("MFU, median", median_of(run.metrics, [](const auto& m) { return m.mfu; }), percent);
   add("tensor memory, peak of a rank", tensors, bytes_text);
   add("resident memory, peak", resident(last), bytes_text);
-  add("wall time", run.record.wall_s > 0 ? run.record.wall_s : NAN, duration_text);
+  add(since_start("wall time", run), run.record.wall_s > 0 ? run.record.wall_s : NAN,
+      duration_text);
   return all;
 }
 
@@ -251,7 +258,7 @@ struct ForecastColumn {
 };
 
 /// Times with their shares, and with a column of forecasts.
-std::string time_table(const char* title, const NamesAndSeconds& parts,
+std::string time_table(const std::string& title, const NamesAndSeconds& parts,
                        const ForecastColumn& forecast) {
   const double sum = total(parts);
   if (sum <= 0) return "";
@@ -278,16 +285,15 @@ std::string time_section(const ReportRun& run) {
       run.record.settings.begin(), run.record.settings.end(),
       [](const auto& setting) { return setting.first == "device" && setting.second != "cpu"; });
   const std::string html =
-      time_table("whole run", run_time(run), {}) +
+      time_table(since_start("the run", run), run_time(run), {}) +
       time_table("a step of rank 0", run.record.step_time,
                  {.title = is_on_gpu ? "at least" : "forecast", .parts = run.record.step_forecast});
   if (html.empty()) return "";
   return section(
       "Time", html,
       str("Collectives: operations that all ranks of a group call; their time includes "
-          "the wait for the slowest rank. The whole run, from step ",
-          run.record.first_step,
-          ", has the mean over all ranks. The step is the mean of the steps that rank 0 "
+          "the wait for the slowest rank. The run's times are means over all ranks. "
+          "The step is the mean of the steps that rank 0 "
           "measured by kind. The forecast is the counted work and messages, at the "
           "speeds that were measured when the run started",
           is_on_gpu ? "; on GPUs only products, attention and messages have a time." : "."));

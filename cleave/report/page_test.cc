@@ -213,11 +213,20 @@ TEST(ReportPage, RunInProgress_SaysHowFarItIs) {
   EXPECT_TRUE(contains(page, "<dt>steps</dt><dd>4 of 9</dd>"));
 }
 
-// The time is that since the last start.
+// The times are those since the last start, and say so: steps and tokens count from the first one.
 TEST(ReportPage, ResumedRun_LeavesEarlierStepsOutOfTheTime) {
   ReportRun run = whole_run();
+  EXPECT_FALSE(contains(report_page({run}), "from step"));
   run.record.first_step = 3;
-  EXPECT_TRUE(contains(report_page({run}), "computing</th><td>75ms</td>"));
+  const std::string page = report_page({run});
+  EXPECT_TRUE(contains(page, "<dt>steps</dt><dd>3</dd>"));
+  EXPECT_TRUE(contains(page, "<dt>wall time from step 3 on</dt><dd>1m 05s</dd>"));
+  EXPECT_FALSE(contains(page, "<dt>wall time</dt>"));
+  EXPECT_TRUE(contains(page, "<th scope=\"col\">the run from step 3 on</th>"));
+  EXPECT_TRUE(contains(page, "computing</th><td>75ms</td>"));
+  EXPECT_EQ(times(report_page({whole_run(), run}),
+                  "wall time from step 3 on</th><td></td><td>1m 05s</td>"),
+            1U);
 }
 
 TEST(ReportPage, SeveralRuns_CompareNumbersAndTheSettingsThatDiffer) {

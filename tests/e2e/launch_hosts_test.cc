@@ -152,14 +152,15 @@ TEST(LaunchHosts, LauncherKilled_TakesTheRanksOfAllHostsWithIt) {
   EXPECT_EQ(ran.out, "none left\n");
 }
 
-TEST(LaunchHosts, HostThatDoesNotAnswer_IsNamed) {
+TEST(LaunchHosts, HostThatDoesNotAnswer_IsNamedAfterTheRemoteShellsOneMessage) {
   const TempFolder folder;
-  const std::string shell =
-      remote_shell(folder, "[ $1 = 127.0.0.2 ] && exit 255; /bin/bash -c \"$2\"; exit $?");
+  const std::string shell = remote_shell(
+      folder,
+      "[ $1 = 127.0.0.2 ] && { echo lost $1 >&2; exit 255; }; /bin/bash -c \"$2\"; exit $?");
   const RunResult ran =
       run_cleave(launch_words(shell, "127.0.0.1,127.0.0.2", 2, {"--", "/bin/true"}));
   EXPECT_EQ(ran.exit_code, 6);
-  EXPECT_EQ(ran.err, "cleave: host 127.0.0.2 does not answer\n");
+  EXPECT_EQ(ran.err, "lost 127.0.0.2\ncleave: host 127.0.0.2 does not answer\n");
 }
 
 TEST(LaunchHosts, WrongHosts_AreRefused) {

@@ -104,10 +104,21 @@ class Package(unittest.TestCase):
     def test_folder_without_a_build_is_refused_by_name(self):
         with self.assertRaisesRegex(stage.Problem, "holds no build; run ./run build first"):
             stage.stage(self.folder, self.folder / "out")
-        run = subprocess.run(["python3", ROOT / "tools/package", "--build", self.folder, "--out", self.folder / "packages"],
+        old = self.folder / "packages/cleave-0.0.1-py3-none-any.whl"
+        old.parent.mkdir()
+        old.touch()
+        run = subprocess.run(["python3", ROOT / "tools/package", "--build", self.folder, "--out", old.parent],
                              capture_output=True, text=True, check=False)
         self.assertEqual((run.returncode, run.stderr),
                          (1, f"package: {self.folder} holds no build; run ./run build first\n"))
+        self.assertTrue(old.exists())
+
+    def test_build_of_a_part_is_refused_with_the_missing_file(self):
+        (self.folder / "cleave").touch()  # what ./run demo builds has no libcleave_mpi_*.so
+        (self.folder / "cmake_install.cmake").write_text(
+            f'file(INSTALL DESTINATION "${{CMAKE_INSTALL_PREFIX}}/lib" TYPE FILE FILES "{self.folder}/libcleave_mpi_openmpi.so")\n')
+        with self.assertRaisesRegex(stage.Problem, "is not finished: libcleave_mpi_openmpi.so is missing; run ./run build first$"):
+            stage.stage(self.folder, self.folder / "out")
 
 
 if __name__ == "__main__":

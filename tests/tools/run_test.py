@@ -29,8 +29,8 @@ class Run(unittest.TestCase):
     def run_in_source(self, *words):
         return subprocess.run(words, cwd=SOURCE, env=self.environment, capture_output=True, text=True, timeout=30)
 
-    def refused(self, result, *texts):
-        self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+    def refused(self, result, *texts, code=1):
+        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
         for text in texts:
             self.assertIn(text, result.stderr)
 
@@ -42,8 +42,8 @@ class Run(unittest.TestCase):
             self.assertRegex(result.stdout, rf"(?m)^  {command}\b")
 
     def test_unknown_command_and_flag_are_refused_by_name(self):
-        self.refused(self.run_in_source("./run", "dance"), "unknown command 'dance'")
-        self.refused(self.run_in_source("./run", "test", "--fast"), "unknown flag '--fast'")
+        self.refused(self.run_in_source("./run", "dance"), "unknown command 'dance'", code=2)
+        self.refused(self.run_in_source("./run", "test", "--fast"), "unknown flag '--fast'", code=2)
 
     def test_help_of_a_command_builds_nothing(self):
         self.fake("g++", "echo 11")  # a build would be refused because of it
@@ -55,12 +55,26 @@ class Run(unittest.TestCase):
     def test_wrong_words_are_refused_before_anything_is_built(self):
         self.fake("g++", "echo 11")  # a build would be refused because of it
         for words, text in ((("search",), "expected SEED COUNT"), (("search", "a", "5"), "expected SEED COUNT"),
-                            (("bench", "trian"), "unknown kind 'trian'"),
-                            (("demo", "--data", "nope.txt"), "--data nope.txt cannot be read"),
-                            (("demo", "--data=nope.txt"), "--data nope.txt cannot be read")):
+                            (("bench", "trian"), "unknown kind 'trian'"), (("fuzz", "long"), "'long' is not a number"),
+                            (("demo", "my.txt"), "demo: unknown word 'my.txt'"),
+                            (("package", "wheel"), "package: unknown word 'wheel'")):
             result = self.run_in_source("./run", *words)
-            self.refused(result, text)
+            self.refused(result, text, code=2)
+            self.assertEqual(result.stdout, "")
+            self.assertRegex(result.stderr, r"\Arun: [^\n]*\n\Z")
+        for words in (("demo", "--data", "nope.txt"), ("demo", "--data=nope.txt")):
+            result = self.run_in_source("./run", *words)
+            self.refused(result, "--data nope.txt cannot be read")
             self.assertNotIn("g++", result.stderr)
+
+    def test_commands_without_words_refuse_one(self):
+        for name in ("g++", "dpkg", "dpkg-query", "git", "rm"):
+            self.fake(name, f"touch {self.folder}/used; exit 1")  # any set-up, and clean, would use one of them
+        for command in ("build", "sanitize", "mutants", "docs", "format", "clean", "pack-gpu"):
+            result = self.run_in_source("./run", command, "my.txt")
+            self.refused(result, code=2)
+            self.assertEqual(result.stderr, f"run: {command}: unknown word 'my.txt'; expected nothing\n")
+        self.assertFalse((self.folder / "used").exists())
 
     def test_old_compiler_is_named_with_its_version(self):
         self.fake("g++", "case $1 in -dumpversion) echo 11 ;; *) echo 'g++ 11' ;; esac")

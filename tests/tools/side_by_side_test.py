@@ -15,6 +15,7 @@ sys.path.insert(0, str(SOURCE / "bench"))
 
 import contests  # noqa: E402
 import machine  # noqa: E402
+import plot  # noqa: E402
 import quiet  # noqa: E402
 import report  # noqa: E402
 import rows  # noqa: E402
@@ -229,6 +230,21 @@ class Faults(unittest.TestCase):
     def test_chart_of_the_page_is_that_of_its_table(self):
         page = SOURCE / "docs/reliability.md"
         self.assertEqual((page.parent / "reliability-faults.svg").read_text(), side_by_side_faults.chart(page.read_text()))
+
+
+class Ratios(unittest.TestCase):
+    def test_bars_are_the_ratios_of_the_first_table_and_the_line_is_at_one(self):
+        page = ("# A\n\n| workload | Cleave | ratio | target |\n|---|---|---|---|\n| fast | 4 | 2.00 | 1.00 |\n"
+                "| slow | 1 | 0.50 | **1.00, not met** |\n\n| workload | ratio |\n|---|---|\n| other | 9 |\n")
+        drawing = plot.ratios(page)
+        self.assertEqual(re.findall(r'<rect x="250" y="(\d+)" width="([\d.]+)"', drawing), [("40", "300.0"), ("64", "75.0")])
+        self.assertIn('d="M400.0 ', drawing)  # 250 + 300 / 2
+        self.assertEqual(re.findall(r">([^<>\n]+)</text>", drawing)[1:], ["fast", "2.00", "slow", "0.50"])
+
+    def test_chart_of_the_page_is_that_of_its_table(self):
+        page = SOURCE / "docs/performance.md"
+        self.assertEqual(page.with_name("performance-ratios.svg").read_text(), plot.ratios(page.read_text()),
+                         "run python3 bench/plot.py docs/performance.md")
 
 
 if __name__ == "__main__":

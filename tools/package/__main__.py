@@ -17,7 +17,7 @@ import check
 import container
 from archives import write_deb, write_tarball, write_wheel
 from manual import write_manual
-from stage import ROOT, Problem, bundle, stage, version_of
+from stage import ROOT, Problem, bundle, require_build, stage, version_of
 
 PATTERNS = ("cleave-*.whl", "cleave-*.tar.xz", "cleave_*.deb")
 
@@ -49,6 +49,7 @@ def make_packages(options, wheel_only):
 def main(words):
     options = parsed(words)
     began = time.monotonic()
+    require_build(options.build)  # before packages of an earlier build are removed
     options.out.mkdir(parents=True, exist_ok=True)
     for old in [path for pattern in PATTERNS for path in options.out.glob(pattern)]:
         old.unlink()

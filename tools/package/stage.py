@@ -79,10 +79,21 @@ def require_build(build):
         raise Problem(f"{build} holds no build; run ./run build first")
 
 
+def install(build, folder):
+    """Installs `build` into the empty `folder`."""
+    try:
+        output("cmake", "--install", build, "--prefix", folder, "--strip")
+    except Problem as problem:
+        missing = re.search(rf'cannot find\s+"{re.escape(str(build))}/([^"]+)"', str(problem))
+        if not missing:
+            raise
+        raise Problem(f"the build in {build} is not finished: {missing.group(1)} is missing; run ./run build first") from None
+
+
 def stage(build, folder):
     """Installs `build` into the empty `folder` and makes it independent of where libtorch was found by the build."""
     require_build(build)
-    output("cmake", "--install", build, "--prefix", folder, "--strip")
+    install(build, folder)
     # They work with the MPIs of the build only; a cluster has its own.
     for path in folder.glob("lib/libcleave_mpi_*.so"):
         path.unlink()

@@ -204,11 +204,13 @@ class Attempt {
 
 /// The hosts on which a command runs within the limit.
 std::vector<std::string> hosts_that_answer(const HostsOptions& options) {
+  // Silent, because the attempt has shown the remote shell's message.
+  std::vector<std::string> silent{"/bin/sh", "-c", "exec \"$@\" 2>/dev/null", "sh"};
+  silent.insert(silent.end(), options.remote_shell.begin(), options.remote_shell.end());
   std::list<ChildProcess> shells;
   for (const std::string& host : options.hosts) {
-    shells.emplace_back(ChildOptions{.command = with_words(options.remote_shell, host, "true"),
-                                     .environment = {},
-                                     .keeps_stdin = false});
+    shells.emplace_back(ChildOptions{
+        .command = with_words(silent, host, "true"), .environment = {}, .keeps_stdin = false});
   }
   const auto deadline = Clock::now() + kAnswerLimit;
   std::vector<std::string> found;
