@@ -1,5 +1,7 @@
 #include "cleave/model/bert/config.h"
 
+#include "cleave/model/other_settings.h"
+
 namespace cleave::inline model {
 namespace {
 
@@ -17,6 +19,7 @@ BertHead read_head(const Json& json) {
 }
 
 void refuse_other_kinds(const Json& json) {
+  refuse_other_settings(json);
   if (json.bool_or("is_decoder", false)) json.at("is_decoder").fail("only encoders are supported");
   if (json.string_or("position_embedding_type", "absolute") != "absolute") {
     json.at("position_embedding_type").fail("expected \"absolute\"");

@@ -1,6 +1,7 @@
 #include "cleave/model/decoder/config.h"
 
 #include "cleave/model/facts.h"
+#include "cleave/model/other_settings.h"
 
 namespace cleave::inline model {
 namespace {
@@ -70,6 +71,7 @@ DecoderConfig read_decoder(const Json& json, const DecoderDefaults& defaults) {
                               .default_eos = defaults.eos,
                               .default_pad = defaults.pad});
   refuse_later_tokens(json);
+  refuse_other_settings(json, defaults.own_keys);
   c.intermediate = json.at("intermediate_size").as_int(1, kMostWidth);
   read_heads(json, defaults, c);
   c.norm_eps = json.number_or("rms_norm_eps", defaults.norm_eps, 0, 1);
@@ -105,16 +107,6 @@ ExpertsConfig read_experts(const Json& json, int64_t width, const ExpertsConfig&
                   kMostWidth, "; check both"));
   }
   return c;
-}
-
-void refuse_setting(const Json& json, std::string_view key) {
-  if (!json.has(key)) return;
-  const Json value = json.at(key);
-  using Type = Json::Type;
-  const bool is_off = (value.is(Type::kBool) && !value.as_bool()) ||
-                      (value.is(Type::kNumber) && value.as_number() == 0) ||
-                      (value.is(Type::kArray) && value.size() == 0);
-  if (!is_off) value.fail("it is not supported for this model_type; expected none");
 }
 
 void refuse_window(const Json& json) {

@@ -69,7 +69,8 @@ struct DecoderDefaults {
   /// Phi-3's rotary settings: partial_rotary_factor, original_max_position_embeddings with the
   /// default 4096 outside rope_scaling, and of the types only longrope, also named su and yarn.
   bool has_phi3_rotary = false;
-  bool has_layer_rotary = false;  ///< read_layer_rotary() reads the rotary settings
+  bool has_layer_rotary = false;             ///< read_layer_rotary() reads the rotary settings
+  std::vector<std::string_view> own_keys{};  ///< of refuse_other_settings()
 };
 
 /// Reads what all decoders have in common, with every layer as DecoderLayer{}. Throws
@@ -91,10 +92,6 @@ void read_layer_rotary(const Json& json, DecoderConfig& c);
 
 /// Throws Error(kFormat) if config.json turns sliding windows on: the family has none.
 void refuse_window(const Json& json);
-
-/// Throws Error(kFormat) if the key has a value other than false, 0, null and an empty list, naming
-/// it: the family has no such part.
-void refuse_setting(const Json& json, std::string_view key);
 
 /// The window sliding_window; 0 for null. `absent` is the value if the key is missing.
 int64_t read_window(const Json& json, int64_t absent);

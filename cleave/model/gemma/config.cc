@@ -3,6 +3,7 @@
 
 #include "cleave/model/facts.h"
 #include "cleave/model/families.h"
+#include "cleave/model/other_settings.h"
 
 namespace cleave::inline model {
 namespace {
@@ -37,7 +38,6 @@ DecoderConfig read_gemma(const Json& json, const DecoderDefaults& defaults, int6
   c.score_divisor =
       std::sqrt(json.number_or("query_pre_attn_scalar", 256, kLeastScalar, kMostScalar));
   read_windows(json, full_every, c);
-  refuse_setting(json, "use_bidirectional_attention");
   refuse_setting(json, "mlp_bias");
   return c;
 }
@@ -73,7 +73,14 @@ Preset preset(const GemmaSizes& p, nlohmann::ordered_json config) {
 
 DecoderConfig gemma2_config(const Json& json) {
   DecoderConfig c = read_gemma(
-      json, {.positions = 8192, .tied = true, .kv_heads = 4, .head_dim = 256, .eos = 1, .pad = 0},
+      json,
+      {.positions = 8192,
+       .tied = true,
+       .kv_heads = 4,
+       .head_dim = 256,
+       .eos = 1,
+       .pad = 0,
+       .own_keys = {"attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"}},
       2);
   c.score_cap = read_soft_cap(json, "attn_logit_softcapping", 50);
   c.logit_cap = read_soft_cap(json, "final_logit_softcapping", 30);
@@ -101,13 +108,13 @@ DecoderConfig gemma3_config(const Json& json) {
                                 .head_dim = 256,
                                 .eos = 1,
                                 .pad = 0,
-                                .has_layer_rotary = true},
+                                .has_layer_rotary = true,
+                                .own_keys = {"final_logit_softcapping", "query_pre_attn_scalar",
+                                             "use_qk_norm", "qk_layernorm"}},
                                json.int_or("sliding_window_pattern", 6, 1, kMostLayers));
   c.qk_norm = QkNorm::kEachHead;
   c.logit_cap = read_soft_cap(json, "final_logit_softcapping", 0);
   read_layer_rotary(json, c);
-  // transformers reads this key and does not apply it.
-  refuse_setting(json, "attn_logit_softcapping");
   return c;
 }
 

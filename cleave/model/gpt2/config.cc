@@ -1,4 +1,5 @@
 #include "cleave/model/gpt2/gpt2.h"
+#include "cleave/model/other_settings.h"
 
 namespace cleave::inline model {
 namespace {
@@ -12,6 +13,7 @@ constexpr FactNames kNames{.hidden = "n_embd",
 
 /// Refuses variants that transformers has and Cleave has not.
 void refuse_unsupported(const Json& json) {
+  refuse_other_settings(json);
   if (json.bool_or("add_cross_attention", false)) {
     json.at("add_cross_attention").fail("attention to another model's states is not supported");
   }

@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cleave/model/families.h"
+#include "cleave/model/other_settings.h"
 
 namespace cleave::inline model {
 
@@ -22,8 +23,12 @@ std::vector<Preset> mistral_presets() {
 }
 
 DecoderConfig mixtral_config(const Json& json) {
-  DecoderConfig c = read_decoder(
-      json, {.positions = 131072, .norm_eps = 1e-5, .theta = 1e6, .kv_heads = 8, .eos = 2});
+  DecoderConfig c = read_decoder(json, {.positions = 131072,
+                                        .norm_eps = 1e-5,
+                                        .theta = 1e6,
+                                        .kv_heads = 8,
+                                        .eos = 2,
+                                        .own_keys = {"num_experts", "num_local_experts"}});
   set_window(json, read_window(json, 0), c);
   refuse_setting(json, "attention_bias");
   refuse_setting(json, "mlp_bias");

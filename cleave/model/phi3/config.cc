@@ -1,4 +1,5 @@
 #include "cleave/model/families.h"
+#include "cleave/model/other_settings.h"
 
 namespace cleave::inline model {
 

@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cleave/model/families.h"
+#include "cleave/model/other_settings.h"
 
 namespace cleave::inline model {
 namespace {
@@ -40,7 +41,6 @@ DecoderConfig qwen2_config(const Json& json) {
   c.qkv_bias = true;
   read_qwen_windows(json, c);
   refuse_setting(json, "mlp_bias");
-  refuse_setting(json, "use_mrope");
   return c;
 }
 
@@ -54,7 +54,10 @@ std::vector<Preset> qwen2_presets() {
 }
 
 DecoderConfig qwen3_config(const Json& json) {
-  DecoderConfig c = read_decoder(json, {.positions = 32768, .kv_heads = 32, .head_dim = 128});
+  DecoderConfig c = read_decoder(json, {.positions = 32768,
+                                        .kv_heads = 32,
+                                        .head_dim = 128,
+                                        .own_keys = {"use_qk_norm", "qk_layernorm"}});
   c.qkv_bias = c.out_bias = json.bool_or("attention_bias", false);
   c.qk_norm = QkNorm::kEachHead;
   read_qwen_windows(json, c);
@@ -73,7 +76,10 @@ std::vector<Preset> qwen3_presets() {
 }
 
 DecoderConfig qwen3_moe_config(const Json& json) {
-  DecoderConfig c = read_decoder(json, {.positions = 32768, .kv_heads = 4});
+  DecoderConfig c = read_decoder(
+      json, {.positions = 32768,
+             .kv_heads = 4,
+             .own_keys = {"use_qk_norm", "qk_layernorm", "num_experts", "num_local_experts"}});
   c.qkv_bias = c.out_bias = json.bool_or("attention_bias", false);
   c.qk_norm = QkNorm::kEachHead;
   set_window(json, json.bool_or("use_sliding_window", false) ? read_window(json, 4096) : 0, c);
