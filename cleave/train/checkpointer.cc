@@ -58,10 +58,6 @@ void Checkpointer::load(RunState& state) {
   }
   load_optimizer(rank_.optimizer(), rank_.model(), setup_.folder->path);
   const Json saved = Json::parse_file(setup_.folder->path + "/" + std::string(kStateName));
-  CLEAVE_CHECK(saved.string_or("base", "") == setup_.base_fingerprint, Code::kFormat,
-               setup_.folder->weights_path(), " is not the model that the adapters in ",
-               setup_.folder->path,
-               " were trained on: its config or its weights differ; give that one with --model");
   // Keep the library of the checkpoint: another one would change the last bits.
   const bool is_free = setup_.options.gemm == "auto";
   choose_gemm(is_free ? saved.string_or("gemm", "auto") : setup_.options.gemm, everyone_);

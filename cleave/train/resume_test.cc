@@ -122,6 +122,24 @@ TEST(Resume, FromAnOlderCheckpointThatLatestNames_TrainsAndSavesItsStepsAgain) {
   EXPECT_EQ(read_metrics((run / "metrics.jsonl").string()).size(), 4U);
 }
 
+// A path of two words could be a model of the Hugging Face Hub.
+TEST(Resume, LatestThatNamesAMissingCheckpoint_IsRefusedByTheNameOfTheFile) {
+  const TempFolder folder;
+  TrainOptions o = tiny_run(folder);
+  cleave_train(o);
+  fs::remove_all(o.out + "/step_00000004");
+  const fs::path before = fs::current_path();
+  fs::current_path(folder.path());
+  TrainOptions again = resumed(o, 5);
+  again.out = fs::path(o.out).filename();
+  const Error error = test::thrown_by([&] { cleave_train(again); });
+  fs::current_path(before);
+  EXPECT_EQ(error.code(), Code::kIo);
+  EXPECT_EQ(std::string(error.what()),
+            again.out + "/latest names step_00000004, which is not there; restore it, or write the "
+                        "name of another checkpoint there");
+}
+
 TEST(Resume, SeedOf64Bits_IsRestoredAndAnotherOneIsReported) {
   const TempFolder folder;
   TrainOptions o = tiny_run(folder);

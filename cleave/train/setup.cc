@@ -101,6 +101,7 @@ bool fit_to_task(TrainSetup& setup) {
   const std::string task = o.task.empty() ? own : o.task;
   if (task != "classify" || (setup.folder && task == own)) return false;
   std::vector<std::string> unknown;  // enough for a plan that shards the head
+  unknown.reserve(64);
   for (int i = 0; i < 64; ++i) unknown.push_back(std::to_string(i));
   const Json classifier = classifier_config(setup.config, unknown);
   if (make_model(classifier)->task() != task) return false;  // make_setup() reports the task
@@ -219,7 +220,7 @@ void plan_step(TrainSetup& setup, int64_t seq_len) {
 /// The adapters that are trained. A resumed run has those of its checkpoint.
 std::optional<LoraOptions> choose_lora(const TrainSetup& setup) {
   const TrainOptions& o = setup.options;
-  const std::optional<LoraOptions> wanted = lora_from(o);
+  std::optional<LoraOptions> wanted = lora_from(o);
   const bool has_adapter = setup.folder && !setup.folder->adapter.empty();
   if (setup.resumes && has_adapter) {
     LoraOptions saved = read_lora(setup.folder->adapter);
@@ -254,6 +255,14 @@ ModelFolder open_checkpoint(const TrainOptions& o, const fs::path& checkpoint) {
                   : ModelFolder::open(checkpoint.string());
 }
 
+/// Refuses to resume adapters on another base model, before their layers do not fit it.
+void require_base(const ModelFolder& folder, const std::string& fingerprint) {
+  const Json saved = Json::parse_file(folder.path + "/" + std::string(kStateName));
+  CLEAVE_CHECK(saved.string_or("base", "") == fingerprint, Code::kFormat, folder.weights_path(),
+               " is not the model that the adapters in ", folder.path,
+               " were trained on: its config or its weights differ; give that one with --model");
+}
+
 /// Sets what a checkpoint of adapters says about its base model.
 void note_base(TrainSetup& setup) {
   if (!setup.layout.lora) return;
@@ -270,6 +279,7 @@ void note_base(TrainSetup& setup) {
                " is not UTF-8, and the files of an adapter name their base model; "
                "rename the folder");
   setup.base_fingerprint = base_fingerprint(*setup.folder);
+  if (setup.resumes) require_base(*setup.folder, setup.base_fingerprint);
 }
 
 /// Chooses and checks the layout, before data is read and ranks start.
@@ -440,6 +450,7 @@ void choose_optimizer(TrainSetup& setup, Model& model) {
 /// that a job that a scheduler starts again needs only one command.
 std::optional<fs::path> checkpoint_of_run(const std::string& out) {
   auto checkpoint = checkpoint_to_resume(out);
+  if (checkpoint && !fs::is_directory(*checkpoint)) (void)resolve_run_folder(out);  // throws
   const std::vector<fs::path> all = checkpoint ? std::vector<fs::path>{} : list_checkpoints(out);
   CLEAVE_CHECK(all.size() != 1, Code::kFormat, all.empty() ? "" : all.front().string(),
                ", the only checkpoint, is damaged; restore it, or start again in another folder");
