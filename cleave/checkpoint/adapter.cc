@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "base_model.model.";
 constexpr std::string_view kA = "lora_A.weight", kB = "lora_B.weight",
-                           kMagnitudes = "lora_magnitude_vector";
+                           kMagnitudes = "lora_magnitude_vector", kBase = "base_layer.weight";
 constexpr int64_t kMostRank = 65536;
 constexpr double kMostAlpha = 1e6;  // as of --lora-alpha
 
@@ -153,17 +153,18 @@ AdapterDelta::AdapterDelta(const fs::path& folder, Model& model, std::set<std::s
     throw Error(Code::kFormat, problem + why);
   }
   if (left_out != nullptr) left_out->merge(unexpected);
-  require_all(missing, left_out == nullptr ? unexpected : std::set<std::string>{}, problem);
+  require_all(missing, left_out == nullptr ? unexpected : std::set<std::string>{}, problem,
+              kNamesOfAdapter);
 }
 
 std::set<std::string> AdapterDelta::add_target(const Linear& linear, const LoraOptions& lora,
                                                std::set<std::string>& unexpected) {
   const std::string& weight = linear.weight()->name();
   const std::string stem = adapter_name(weight.substr(0, weight.rfind('.') + 1));
-  const Target target{.a = str(stem, kA),
-                      .b = str(stem, kB),
-                      .magnitudes = lora.is_dora ? str(stem, kMagnitudes) : "",
-                      .is_transposed = linear.is_transposed()};
+  Target target{.a = str(stem, kA),
+                .b = str(stem, kB),
+                .magnitudes = lora.is_dora ? str(stem, kMagnitudes) : "",
+                .is_transposed = linear.is_transposed()};
   std::vector<int64_t> shape = linear.weight()->shape();  // [out, in]
   if (target.is_transposed) std::swap(shape[0], shape[1]);
   std::map<std::string, std::vector<int64_t>> shapes{{target.a, {lora.rank, shape[1]}},
@@ -176,6 +177,11 @@ std::set<std::string> AdapterDelta::add_target(const Linear& linear, const LoraO
   if (absent.size() == shapes.size()) return {};
   if (!absent.empty()) return absent;
   for (const auto& [name, expected] : shapes) require_shape(name, expected);
+  const std::string base = str(stem, kBase);
+  if (unexpected.erase(base) > 0) {
+    require_shape(base, linear.weight()->shape());
+    target.base = base;
+  }
   targets_.emplace(weight, target);
   return {};
 }
@@ -188,6 +194,27 @@ void AdapterDelta::require_shape(const std::string& name,
                "; the model needs ", c10::IntArrayRef(expected));
   CLEAVE_CHECK(at::isFloatingType(scalar_type(info.dtype)), Code::kFormat, files_->path(), ": ",
                name, " has dtype ", file_name(info.dtype), "; expected F32, F64, BF16 or F16");
+}
+
+void AdapterDelta::require_same_base(const TensorInfo& stored, const BlockReader& read_base) const {
+  const auto at = targets_.find(stored.name);
+  if (at == targets_.end() || at->second.base.empty()) return;
+  const TensorInfo& copy = files_->at(at->second.base);
+  std::vector<std::byte> ours, theirs;
+  for_each_chunk(stored, {}, [&](const std::vector<Slice>& slices) {
+    ours.resize(block_bytes(stored, slices));
+    theirs.resize(block_bytes(copy, slices));
+    read_base(slices, ours);
+    files_->read_block(copy.name, slices, theirs);
+    const int64_t count = std::ssize(ours) / item_bytes(stored.dtype);
+    const Tensor base = at::from_blob(ours.data(), {count}, at::dtype(scalar_type(stored.dtype)));
+    const Tensor same = at::from_blob(theirs.data(), {count}, at::dtype(scalar_type(copy.dtype)));
+    // PEFT may have had the model in another type: compared is what the narrower one holds.
+    const auto narrow = same.itemsize() > base.itemsize() ? base.scalar_type() : same.scalar_type();
+    CLEAVE_CHECK(at::equal(base.to(narrow), same.to(narrow)), Code::kFormat, files_->path(),
+                 " is an adapter of another model: ", copy.name, " differs from this model's ",
+                 stored.name);
+  });
 }
 
 AdapterDelta::Factors AdapterDelta::factors_of(const Target& target, std::span<const Slice> slices,

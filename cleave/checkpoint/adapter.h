@@ -41,11 +41,16 @@ using BlockReader = std::function<void(std::span<const Slice> slices, std::span<
 class AdapterDelta {
  public:
   /// Throws Error(kFormat) unless every tensor of the folder belongs to a Linear layer of `model`
-  /// and fits its weight. With `left_out`, tensors of other layers are no error but added to it:
-  /// the model may have another head than the adapter's. `is_averaged`: the averages of a
-  /// checkpoint (train --ema); throws as EmaTensors does.
+  /// and fits its weight. PEFT adds a copy of the base model's weight for a head with an adapter.
+  /// With `left_out`, tensors of other layers are no error but added to it: the model may have
+  /// another head than the adapter's. `is_averaged`: the averages of a checkpoint (train --ema);
+  /// throws as EmaTensors does.
   AdapterDelta(const std::filesystem::path& folder, Model& model,
                std::set<std::string>* left_out = nullptr, bool is_averaged = false);
+
+  /// Throws Error(kFormat) naming the tensor if the files have a copy of the base model's weight
+  /// `stored.name` with other values: the adapter is of another model. `read_base` as in merge().
+  void require_same_base(const TensorInfo& stored, const BlockReader& read_base) const;
 
   /// Whether merge() changes a weight.
   [[nodiscard]] bool changes(const std::string& weight) const { return targets_.contains(weight); }
@@ -62,6 +67,7 @@ class AdapterDelta {
   struct Target {
     std::string a, b;            // names in the files
     std::string magnitudes;      // "" without
+    std::string base{};          // the copy of the base model's weight; "" without
     bool is_transposed = false;  // the weight is stored [in, out]
   };
   /// Block `slices` of the product, in the weight's orientation.

@@ -178,7 +178,9 @@ void load_adapter(Model& model, const std::string& folder, at::ScalarType dtype)
     const std::string name = adapter_name(p->name());
     if (unexpected.erase(name) == 0) missing.insert(name);
   }
-  require_all(missing, unexpected, files.path() + " has adapters of other layers (--lora-targets)");
+  require_all(missing, unexpected,
+              files.path() + " has adapters of other layers; give the same --lora-targets",
+              kNamesOfAdapter);
   for (const auto& p : adapters) {
     const TensorInfo& stored = files.at(adapter_name(p->name()));
     CLEAVE_CHECK(stored.shape == p->shape(), Code::kFormat, stored.name, ": the file has shape ",

@@ -45,12 +45,11 @@ bool is_known_addition(const std::string& name, Model& model) {
   return name.ends_with(".rotary_emb.inv_freq") || name == "rope.freqs";
 }
 
-std::string listed(const std::set<std::string>& names) {
-  constexpr size_t kShown = 20;
+std::string listed(const std::set<std::string>& names, size_t most) {
   std::string text;
   size_t shown = 0;
   for (const std::string& name : names) {
-    if (++shown > kShown) return text + str(" and ", names.size() - kShown, " more");
+    if (++shown > most) return text + str(" and ", names.size() - most, " more");
     text += (shown == 1 ? " " : ", ") + name;
   }
   return text;
@@ -64,13 +63,13 @@ bool has_whole_files(const ModelFolder& folder) {
 }  // namespace
 
 void require_all(const std::set<std::string>& missing, const std::set<std::string>& unexpected,
-                 const std::string& what) {
+                 const std::string& what, size_t most_names) {
   if (missing.empty() && unexpected.empty()) return;
   std::string text = what + ":";
-  if (!missing.empty()) text += str(" ", missing.size(), " missing:", listed(missing));
+  if (!missing.empty()) text += str(" ", missing.size(), " missing:", listed(missing, most_names));
   if (!unexpected.empty()) {
     text += str(missing.empty() ? " " : "; ", unexpected.size(),
-                " that the model does not use:", listed(unexpected));
+                " that the model does not use:", listed(unexpected, most_names));
   }
   throw Error(Code::kFormat, text);
 }
@@ -135,6 +134,9 @@ ModelTensors::ModelTensors(const ModelFolder& folder, Model& model, std::optiona
   if (!folder.adapter.empty() && !trains_adapter) {
     adapter_ = std::make_unique<AdapterDelta>(folder.adapter, model,
                                               must_fit ? nullptr : &left_out_, folder.averaged);
+    for (const Entry& entry : entries_) {
+      adapter_->require_same_base(entry.info, base_reader(entry.info));
+    }
   }
   if (merged && adapter_) widen_merged(*merged);
 }
@@ -196,8 +198,13 @@ void ModelTensors::read_block(std::string_view name, std::span<const Slice> slic
   const TensorInfo& info = at(name);
   read_base(info, slices, out);
   if (!adapter_) return;
-  adapter_->merge(info, slices, out,
-                  [&](std::span<const Slice> s, std::span<std::byte> o) { read_base(info, s, o); });
+  adapter_->merge(info, slices, out, base_reader(info));
+}
+
+BlockReader ModelTensors::base_reader(const TensorInfo& info) const {
+  return [this, &info](std::span<const Slice> slices, std::span<std::byte> out) {
+    read_base(info, slices, out);
+  };
 }
 
 std::optional<Int4Layout> ModelTensors::int4_layout(std::string_view name) const {

@@ -70,6 +70,8 @@ class ModelTensors : public TensorSource {
                                    const std::set<std::string>& used);
   /// Gives the tensors that the adapter changes the wider of their dtype and `merged`.
   void widen_merged(DType merged);
+  /// read_base() of the tensor, which must outlive the result.
+  [[nodiscard]] BlockReader base_reader(const TensorInfo& info) const;
   /// read_block() without the adapter, in the dtype of `info`.
   void read_base(const TensorInfo& info, std::span<const Slice> slices,
                  std::span<std::byte> out) const;
@@ -82,9 +84,13 @@ class ModelTensors : public TensorSource {
   std::set<std::string> missing_, left_out_;
 };
 
-/// Throws Error(kFormat), "WHAT: 2 missing: ...", unless both are empty.
+/// How many tensors of an adapter, whose names are long, a message names.
+inline constexpr size_t kNamesOfAdapter = 2;
+
+/// Throws Error(kFormat), "WHAT: 2 missing: ...", unless both are empty. It names at most
+/// `most_names` of each.
 void require_all(const std::set<std::string>& missing, const std::set<std::string>& unexpected,
-                 const std::string& what);
+                 const std::string& what, size_t most_names = 20);
 
 /// open_model_files, but under the names of the parameters if the files have Meta's names or are
 /// those of a parallel job, or the folder has an adapter, which is merged (`merged`: see

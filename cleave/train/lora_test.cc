@@ -15,12 +15,16 @@
 #include "cleave/checkpoint/load.h"
 #include "cleave/comm/api/world.h"
 #include "cleave/file/file.h"
+#include "cleave/file/folder_writer.h"
+#include "cleave/format/safetensors_writer.h"
+#include "cleave/mesh/scalar_type.h"
 #include "cleave/planner/forecast.h"
 #include "cleave/train/rank_model.h"
 #include "tests/support/golden.h"
 #include "tests/support/lora_runs.h"
 #include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/thrown.h"
 
 namespace cleave::lora_test {
 namespace {
@@ -375,6 +379,56 @@ TEST_F(LoraRuns, SavedAdapter_MergesIntoAPlainModelAsInPeft) {
   expect_merged_as_peft_does(adapter, folder_ / "own");
 }
 
+/// Writes an adapter's folder with the config of another one.
+void write_adapter(const fs::path& path, const fs::path& config, const test::Tensors& tensors) {
+  std::vector<TensorInfo> infos;
+  for (const auto& [name, tensor] : tensors) {
+    infos.push_back({name, dtype_of(tensor.scalar_type()), tensor.sizes().vec()});
+  }
+  FolderWriter folder(path);
+  const SafetensorsPlan plan(infos, {.stem = std::string(kAdapterStem)});
+  plan.create_files(folder);
+  SafetensorsWriter writer(folder.path(), plan);
+  for (const auto& [name, tensor] : tensors) {
+    writer.write_block(name, {},
+                       {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()});
+  }
+  writer.finish();
+  folder.write_file("adapter_config.json", read_file(config / "adapter_config.json"));
+  folder.commit();
+}
+
+// PEFT writes a copy of the base model's head beside an adapter of it, in the dtype of its model.
+TEST_F(LoraRuns, AdapterOfPeftForTheHead_MergesIfItsCopyOfTheHeadIsTheModels) {
+  TrainOptions o = options("run");
+  o.lora_targets = {"lm_head"};
+  o.steps = 1;
+  cleave_train(o);
+  const fs::path saved = fs::path(o.out) / "step_00000001";
+  test::Tensors tensors = test::read_tensors(saved / "adapter_model.safetensors");
+  const test::Tensors base = test::read_tensors(base_), low = tensors;
+  const Tensor head = base.at("lm_head.weight");
+  const std::string copy = "base_model.model.lm_head.base_layer.weight";
+  const auto merged = [&](const std::string& name, const Tensor& values) {
+    tensors[copy] = values;
+    write_adapter(folder_ / name, saved, tensors);
+    convert({.from = base_, .to = folder_ / (name + "-merged"), .adapter = folder_ / name});
+    return test::read_tensors(folder_ / (name + "-merged")).at("lm_head.weight");
+  };
+  const Tensor want = with_adapter("lm_head.weight", head, low);
+  EXPECT_LE(test::largest_difference(merged("same", head), want), 1e-6);
+  EXPECT_LE(test::largest_difference(merged("narrow", head.to(at::kBFloat16)), want), 1e-6);
+  EXPECT_LE(test::largest_difference(merged("wide", head.to(at::kDouble) * (1 + 1e-12)), want),
+            1e-6);
+  Tensor other = head.clone();
+  other[95][63] += 1e-3;
+  const Error error = test::thrown_by([&] { (void)merged("other", other); });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_EQ(std::string(error.what()),
+            str((folder_ / "other").string(), " is an adapter of another model: ", copy,
+                " differs from this model's lm_head.weight"));
+}
+
 // Merged weights of a bf16 base, rounded to bf16, would lose most of a small adapter.
 TEST_F(LoraRuns, AdapterOfANarrowBase_IsMergedInTheDtypeAskedFor) {
   const std::string narrow = folder_ / "narrow";
@@ -443,11 +497,20 @@ TEST_F(LoraRuns, OtherValuesOrBaseOnResume_AreRefused) {
   EXPECT_EQ(error_of(o).substr(0, 2), "2 ");
   o.lora_alpha = 0;
   o.lora_targets = {"q_proj"};
-  EXPECT_EQ(error_of(o).substr(0, 2), "4 ");
+  const std::string targets = error_of(o);
+  EXPECT_EQ(targets.substr(0, 2), "4 ");
+  EXPECT_NE(targets.find(" has adapters of other layers; give the same --lora-targets: "),
+            std::string::npos)
+      << targets;
+  EXPECT_LT(targets.size(), 500U) << targets;  // two tensors are named, not all
   o = options("run");
   o.resume = true;
-  o.model = test::golden_folder("llama-gqa-tied");
-  EXPECT_EQ(error_of(o).substr(0, 2), "4 ");
+  for (const char* other : {"llama-gqa-tied", "gpt2"}) {
+    o.model = test::golden_folder(other);
+    EXPECT_EQ(error_of(o), str("4 ", o.model, " is not the model that the adapters in ", o.out,
+                               "/step_00000002 were trained on: its config or its weights differ; "
+                               "give that one with --model"));
+  }
   o.model = folder_ / "moved";
   fs::copy(base_, folder_ / "moved", fs::copy_options::recursive);
   o.steps = 3;
