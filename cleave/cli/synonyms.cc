@@ -15,6 +15,8 @@ constexpr std::string_view kMicroBatches =
     "; --batch-size counts the sequences of a whole step over all ranks, and the gradients of its "
     "micro-batches are summed";
 
+constexpr std::string_view kCountsSteps = "; it counts steps";
+
 // A name may stand for several flags: the first that a command has is meant.
 constexpr Synonym kSynonyms[] = {
     {"model",
@@ -82,6 +84,11 @@ constexpr Synonym kSynonyms[] = {
      "ep-size"},
     {"lora", "lora-r lora-rank"},
     {"lora", "use-lora qlora peft use-peft peft-type adapter", " 16"},
+    {"lora-targets", "lora-target-modules target-modules"},
+    {"dora", "use-dora"},
+    {"rslora", "use-rslora"},
+    {"dpo-beta", "beta"},
+    {"train-on", "assistant-only-loss", " assistant"},
     {"lora-base", "load-in-8bit load-in-4bit", " int8"},
     {"schedule-pp", "pipeline-parallel-schedule pipeline-schedule"},
     {"virtual-pipeline",
@@ -107,7 +114,10 @@ constexpr Synonym kSynonyms[] = {
     {"batch-size", "per-device-train-batch-size per-device-batch-size local-batch-size", kGlobal},
     {"micro-batch-size", "gradient-accumulation-steps grad-accum-steps accumulate-grad-batches",
      kMicroBatches},
-    {"warmup", "warmup-ratio lr-warmup-fraction", "; it counts steps"},
+    {"eval-every", "eval-strategy evaluation-strategy", kCountsSteps},
+    {"save-every", "save-strategy", kCountsSteps},
+    {"min-lr", "min-lr-rate min-lr-ratio", "; it is a learning rate, not a share of --lr"},
+    {"warmup", "warmup-ratio lr-warmup-fraction", kCountsSteps},
     {"adam-betas", "adam-beta1 adam-beta2 betas", " B1,B2"},
     {"dtype", "bf16 bfloat16", " bf16"},
     {"dtype", "fp16 half float16", " fp16"},

@@ -115,6 +115,12 @@ TEST(Synonyms, FlagOfAnotherProgram_NamesOurs) {
   expect({"generate", "-i"}, "--chat");
   expect({"train", "--lora-r", "8"}, "--lora");
   expect({"train", "--qlora"}, "--lora 16");
+  expect({"train", "--use_dora"}, "--dora");
+  expect({"train", "--lora_target_modules", "q_proj"}, "--lora-targets");
+  expect({"train", "--beta", "0.1"}, "--dpo-beta");
+  expect({"train", "--assistant_only_loss"}, "--train-on assistant");
+  expect({"train", "--evaluation_strategy", "steps"}, "--eval-every; it counts steps");
+  expect({"train", "--min_lr_rate", "0.1"}, "--min-lr; it is a learning rate, not a share of --lr");
   expect({"train", "--profile"}, "--record-step; it records what all ranks do");
   expect({"train", "--trace"}, "--record-step; it records what all ranks do");
 }
