@@ -91,6 +91,16 @@ TEST_F(HubCache, ModelThatIsNotThere_IsRefusedWithTheCommandThatDownloadsIt) {
   EXPECT_EQ(thrown_by([] { (void)hub_model("org/name"); }).code(), Code::kFormat);
 }
 
+TEST_F(HubCache, DownloadAdvice_IsForSnapshotsOfACacheOnly) {
+  const std::string command = "; download it with: hf download ";
+  EXPECT_EQ(download_advice("/hub/models--org--a-b/snapshots/abc"), command + "org/a-b");
+  EXPECT_EQ(download_advice("/hub/models--gpt2/snapshots/abc"), command + "gpt2");
+  for (const char* other : {"/hub/org/name", "/hub/models--org--name", "/hub/snapshots/abc",
+                            "/hub/datasets--org--name/snapshots/abc", "run", ""}) {
+    EXPECT_EQ(download_advice(other), "") << other;
+  }
+}
+
 TEST_F(HubCache, LocalModel_IsTheCachesFolderOrThePath) {
   set("HF_HUB_CACHE", folder_ / "cache");
   EXPECT_EQ(local_model("org/name.gguf"), "org/name.gguf");

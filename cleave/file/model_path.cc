@@ -56,6 +56,18 @@ fs::path local_model(const std::string& given, std::string_view what) {
   return is_hub_name(given) ? hub_model(given, what) : fs::path(given);
 }
 
+std::string download_advice(const fs::path& folder) {
+  constexpr std::string_view kModels = "models--", kSlash = "--";
+  const fs::path snapshots = folder.parent_path();
+  const std::string model = snapshots.parent_path().filename();
+  if (snapshots.filename() != "snapshots" || !model.starts_with(kModels)) return "";
+  std::string name = model.substr(kModels.size());
+  if (const size_t at = name.find(kSlash); at != std::string::npos) {
+    name.replace(at, kSlash.size(), "/");
+  }
+  return "; download it with: hf download " + name;
+}
+
 fs::path hub_model(const std::string& name, std::string_view what) {
   const fs::path cache = hub_cache();
   const size_t slash = name.find('/');

@@ -18,6 +18,10 @@ std::filesystem::path hub_model(const std::string& name, std::string_view what =
 /// hub_model() if `given` is a hub name, otherwise `given`.
 std::filesystem::path local_model(const std::string& given, std::string_view what = "model");
 
+/// If `folder` is a model of the Hugging Face cache, whose download may have ended early: ";
+/// download it with: " and the command, for the end of a message. Otherwise "".
+std::string download_advice(const std::filesystem::path& folder);
+
 /// The file of a run folder that names its newest checkpoint.
 inline constexpr std::string_view kLatestName = "latest";
 

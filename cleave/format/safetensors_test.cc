@@ -22,6 +22,7 @@ namespace fs = std::filesystem;
 using test::TempFolder;
 using test::thrown_by;
 using testing::ElementsAre;
+using testing::EndsWith;
 using testing::HasSubstr;
 
 /// Writes length, the given header, and the data bytes 0, 1, 2, ...
@@ -284,8 +285,35 @@ TEST_F(Index, LinksPipesAndFolders_AreRefused) {
   EXPECT_THAT(error_with(R"({"a":"deep"})").what(), HasSubstr("is a folder"));
 }
 
+TEST_F(Index, MissingFile_IsNamed) {
+  const Error error = error_with(R"({"a":"missing.safetensors"})");
+  EXPECT_EQ(error.code(), Code::kIo);
+  EXPECT_EQ(std::string(error.what()), (folder / "model.safetensors.index.json").string() +
+                                           " names missing.safetensors, which is not there");
+}
+
+// A download that was interrupted leaves the small files, and some of the parts.
+TEST(HubSnapshot, MissingWeights_NameTheCommandThatDownloadsThem) {
+  const TempFolder cache;
+  const fs::path snapshot = cache / "models--org--name/snapshots/abc";
+  fs::create_directories(snapshot);
+  const auto message = [&] {
+    const Error error = thrown_by([&] { (void)open_tensors(snapshot, "model"); });
+    EXPECT_EQ(error.code(), Code::kIo);
+    return std::string(error.what());
+  };
+  const std::string command = "; download it with: hf download org/name";
+  EXPECT_THAT(message(), EndsWith("expected a model folder" + command));
+  const std::string part = "model-00001-of-00002.safetensors";
+  write_by_hand(snapshot / part, R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1);
+  EXPECT_THAT(message(), EndsWith("copy it from where the files are from" + command));
+  std::ofstream(snapshot / "model.safetensors.index.json")
+      << R"({"weight_map":{"a":")" << part << R"(","b":"model-00002-of-00002.safetensors"}})";
+  EXPECT_THAT(message(),
+              EndsWith("model-00002-of-00002.safetensors, which is not there" + command));
+}
+
 TEST_F(Index, DisagreementsWithTheFiles_AreNamed) {
-  EXPECT_EQ(error_with(R"({"a":"missing.safetensors"})").code(), Code::kIo);
   EXPECT_THAT(error_with(R"({"a":"two.safetensors","b":"two.safetensors"})").what(),
               HasSubstr("tensor 'a' is not in the file that the index names, two.safetensors"));
   EXPECT_THAT(error_with(R"({"a":"two.safetensors","b":"one.safetensors"})").what(),

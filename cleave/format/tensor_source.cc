@@ -1,11 +1,13 @@
 #include "cleave/format/tensor_source.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "cleave/base/error.h"
 #include "cleave/base/suggest.h"
 #include "cleave/file/file.h"
+#include "cleave/file/model_path.h"
 #include "cleave/format/block.h"
 #include "cleave/format/gguf.h"
 #include "cleave/format/safetensors.h"
@@ -28,7 +30,8 @@ void require_index(const fs::path& folder, std::string_view stem, std::string_vi
     CLEAVE_CHECK(!is_part, Code::kIo, folder.string(), " has files such as ", name.string(),
                  " and no ", stem, extension,
                  ".index.json, which names the tensors of each; "
-                 "copy it from where the files are from");
+                 "copy it from where the files are from",
+                 download_advice(folder));
   }
 }
 
@@ -62,7 +65,8 @@ std::unique_ptr<TensorSource> open_tensors(const fs::path& path, std::string_vie
   if (has_none) require_index(path, stem, ".safetensors");
   if (has_none) require_index(path, kTorchBinStem, ".bin");
   CLEAVE_CHECK(!has_none, Code::kIo, path.string(), " has neither ", stem, ".safetensors nor ",
-               kTorchBinStem, ".bin, nor their index files; expected a model folder");
+               kTorchBinStem, ".bin, nor their index files; expected a model folder",
+               download_advice(path));
   return std::make_unique<Safetensors>(Safetensors::open(path, stem));
 }
 
@@ -81,6 +85,11 @@ std::map<std::string, std::string> read_weight_map(const fs::path& path) {
     const Json file = weights.at(i);
     if (!is_file_name(file.as_string())) {
       file.fail("expected the name of a file in this folder, not a path");
+    }
+    std::error_code ignored;  // a file that cannot be accessed does not exist
+    if (!fs::exists(path.parent_path() / file.as_string(), ignored)) {
+      throw Error(Code::kIo, str(path.string(), " names ", file.as_string(), ", which is not there",
+                                 download_advice(path.parent_path())));
     }
     weight_map[weights.key(i)] = file.as_string();
   }

@@ -47,6 +47,16 @@ std::string base_in(const std::string& file) {
   return named;
 }
 
+/// The first GGUF file in a folder by name; "" if there is none.
+std::string gguf_in(const fs::path& folder) {
+  std::string first;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const std::string file = entry.path();
+    if (is_gguf(file) && (first.empty() || file < first)) first = file;
+  }
+  return first;
+}
+
 }  // namespace
 
 ModelFolder ModelFolder::open_adapter(const std::string& path, const std::string& base) {
@@ -99,9 +109,14 @@ ModelFolder ModelFolder::open(const std::string& given, const std::string& adapt
             .config = Json::parse_file((folder / "config.json").string(), kConfigLimits),
             .stem = "model"};
   }
-  CLEAVE_CHECK(
-      fs::exists(folder / "params.json"), Code::kIo, folder.string(),
-      " holds no model: neither config.json (Hugging Face) nor params.json (Meta) is there");
+  if (!fs::exists(folder / "params.json")) {
+    const std::string gguf = gguf_in(folder);
+    throw Error(Code::kIo, str(folder.string(),
+                               " holds no model: neither config.json (Hugging "
+                               "Face) nor params.json (Meta) is there",
+                               gguf.empty() ? download_advice(folder)
+                                            : "; give the path of a GGUF file in it: " + gguf));
+  }
   const Json params = Json::parse_file((folder / "params.json").string(), kConfigLimits);
   const auto tensors = Safetensors::open(folder, "consolidated");
   const std::vector<int64_t>& embedding = tensors.at("tok_embeddings.weight").shape;

@@ -19,6 +19,7 @@
 namespace cleave::folder_test {
 namespace {
 
+using testing::EndsWith;
 using testing::HasSubstr;
 
 Tensor logits_of(const std::string& folder, const Axis& tp, const Tensor& ids) {
@@ -87,6 +88,23 @@ TEST(ModelFolder, FileOfAnotherKind_IsRefusedAsAFile) {
   write_atomic(folder / "a.txt", "a");
   EXPECT_THAT(test::thrown_by([&] { ModelFolder::open(folder / "a.txt"); }).what(),
               HasSubstr("a.txt is a file; give a folder with config.json"));
+}
+
+// As after `hf download` that was interrupted, or of a repository of llama.cpp.
+TEST(ModelFolder, CachedModelWithoutAConfig_NamesTheCommandOrItsGgufFile) {
+  const test::TempFolder folder;
+  const std::filesystem::path snapshot = folder / "models--org--name/snapshots/abc";
+  std::filesystem::create_directories(snapshot);
+  const auto message = [&] {
+    const Error error = test::thrown_by([&] { ModelFolder::open(snapshot); });
+    EXPECT_EQ(error.code(), Code::kIo);
+    return std::string(error.what());
+  };
+  EXPECT_THAT(message(), EndsWith(" is there; download it with: hf download org/name"));
+  write_atomic(snapshot / "name.Q8_0.gguf", "");
+  write_atomic(snapshot / "name.Q4_0.gguf", "");
+  EXPECT_THAT(message(), EndsWith("; give the path of a GGUF file in it: " +
+                                  (snapshot / "name.Q4_0.gguf").string()));
 }
 
 TEST(ModelFolder, AdapterWhoseBaseIsNoName_IsRefused) {
