@@ -32,6 +32,8 @@ struct ConvertReport {
   int64_t num_files = 0;
   uint64_t bytes = 0;       ///< of all tensor files
   bool left_state = false;  ///< the source has an optimizer state, which was not converted
+  /// Tensors of a GGUF file with more bits than the type asked for: its blocks do not fit the rows.
+  int64_t num_wider = 0;
 };
 
 /// Writes a model folder's tensors in another format, layout or type, with its config.json (dtype

@@ -64,10 +64,11 @@ struct Recipe {
   int64_t num_layers = 0;
   bool is_tied = false;  ///< the embedding is also the output matrix
 
+  /// The type of a tensor whose rows are whole blocks.
   [[nodiscard]] GgufType type_of(const std::string& name, const TensorInfo& info) const {
     if (stays_fp32(name, info.shape.size())) return GgufType::kF32;
-    if (dtype == kQ8) return fitting(GgufType::kQ8_0, info.shape.back());
-    if (dtype == kQ4) return fitting(quantized_type(name), info.shape.back());
+    if (dtype == kQ8) return GgufType::kQ8_0;
+    if (dtype == kQ4) return quantized_type(name);
     const DType plain = dtype.empty() ? info.dtype : dtype_from_name(dtype).value_or(DType::kI8);
     if (plain == DType::kBf16) return GgufType::kBF16;
     if (plain == DType::kF16) return GgufType::kF16;
@@ -94,13 +95,13 @@ struct Recipe {
                          (is_chosen && has_more_bits(layer, num_layers));
     return has_six ? GgufType::kQ6_K : GgufType::kQ4_K;
   }
-
-  /// The type, or a wider one whose blocks fit into a row.
-  static GgufType fitting(GgufType type, int64_t row) {
-    if (row % block_of(type).elements == 0) return type;
-    return row % block_of(GgufType::kQ8_0).elements == 0 ? GgufType::kQ8_0 : GgufType::kF16;
-  }
 };
+
+/// The type, or a wider one whose blocks fit into a row.
+GgufType fitting(GgufType type, int64_t row) {
+  if (row % block_of(type).elements == 0) return type;
+  return row % block_of(GgufType::kQ8_0).elements == 0 ? GgufType::kQ8_0 : GgufType::kF16;
+}
 
 /// Writes one file.
 class GgufOutput {
@@ -155,7 +156,8 @@ class GgufOutput {
     return {.num_tensors = static_cast<int64_t>(tensors_.size()),
             .num_files = 1,
             .bytes = plan.total_bytes(),
-            .left_state = has_safetensors(from_.path, kOptimizerStem)};
+            .left_state = has_safetensors(from_.path, kOptimizerStem),
+            .num_wider = num_wider_};
   }
 
  private:
@@ -186,7 +188,9 @@ class GgufOutput {
     tensor.shape = info.shape;
     if (name.is_transposed) std::reverse(tensor.shape.begin(), tensor.shape.end());
     const TensorInfo stored{.name = name.name, .dtype = info.dtype, .shape = tensor.shape};
-    tensor.type = recipe_.type_of(name.name, stored);
+    const GgufType type = recipe_.type_of(name.name, stored);
+    tensor.type = is_quantized(type) ? fitting(type, tensor.shape.back()) : type;
+    if (tensor.type != type) ++num_wider_;
     if (name.expert >= 0) tensor.shape.insert(tensor.shape.begin(), 1);
     tensors_.push_back(std::move(tensor));
     return at->second;
@@ -286,6 +290,7 @@ class GgufOutput {
   std::vector<Source> sources_;
   std::vector<GgufTensor> tensors_;
   std::unordered_map<std::string, size_t> targets_;  // tensors_ by name
+  int64_t num_wider_ = 0;                            // of ConvertReport
   File file_;
   // Reused for every piece: allocating each time would fragment the heap.
   std::vector<std::byte> bytes_, blocks_;

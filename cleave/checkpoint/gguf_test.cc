@@ -13,13 +13,16 @@
 #include <gtest/gtest.h>
 
 #include "cleave/base/stop.h"
+#include "cleave/checkpoint/convert.h"
 #include "cleave/checkpoint/load.h"
 #include "cleave/checkpoint/model_tensors.h"
+#include "cleave/file/file.h"
 #include "cleave/model/gguf/model_config.h"
 #include "cleave/model/gguf/tokenizer.h"
 #include "cleave/parallel/plan.h"
 #include "tests/support/gguf_files.h"
 #include "tests/support/golden.h"
+#include "tests/support/paths.h"
 #include "tests/support/python.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
@@ -255,6 +258,27 @@ TEST(GgufModel, RowsThatFillNoBlock_GetAWiderType) {
   EXPECT_EQ(types_of(middle, "ffn_down.weight"), "F16 F16 ");
 }
 
+// Of 21 tensors, 5 are norms in fp32. With rows of 96, only those of 20 of ffn_down fit no Q8_0.
+TEST(GgufModel, TensorsWithMoreBitsThanAskedFor_AreCounted) {
+  const TempFolder folder;
+  const auto num_wider = [&](const std::string& name, std::string_view config) {
+    const fs::path model = folder / name;
+    test::write_model_folder(model, config, tensors_of(config));
+    const auto count = [&](const std::string& dtype) {
+      return convert({.from = model.string(),
+                      .to = model.string() + dtype + ".gguf",
+                      .format = ModelFormat::kGguf,
+                      .dtype = dtype})
+          .num_wider;
+    };
+    return std::vector<int64_t>{count("q4_k_m"), count("q8_0"), count("fp16"), count("")};
+  };
+  EXPECT_THAT(num_wider("small", kLlamaConfig), ElementsAre(16, 16, 0, 0));
+  const std::string middle = changed(kLlamaConfig, {{"hidden_size", 96}, {"head_dim", 16}});
+  EXPECT_THAT(num_wider("middle", middle), ElementsAre(16, 2, 0, 0));
+  EXPECT_THAT(num_wider("wide", wide_config()), ElementsAre(0, 0, 0, 0));
+}
+
 // Closed form: llama3's scaling leaves short wavelengths and divides long ones by the factor.
 TEST(GgufModel, Llama3Scaling_IsWrittenAsFactors) {
   const Json config = Json::parse(configs().back(), "config.json");
@@ -450,6 +474,25 @@ TEST(GgufModel, ByteTokenizerAndChatTemplate_AreInTheFile) {
   const auto read = load_model_tokenizer(path.string());
   for (const char* text : kTexts) {
     EXPECT_EQ(read->encode(text), byte_tokenizer()->encode(text)) << text;
+  }
+}
+
+TEST(GgufModel, TokenizerThatMergesSpaces_IsWrittenWithAWarning) {
+  const std::string source = test::source_file("tests/golden/tokenizer/small/llama2");
+  const int64_t vocab_size = load_model_tokenizer(source)->vocab_size();
+  for (const bool merges : {false, true}) {
+    const TempFolder folder, tokenizer;
+    json all = json::parse(read_file(fs::path(source) / "tokenizer.json"));
+    const json step = {{"type", "Replace"}, {"pattern", {{"Regex", " {2,}"}}}, {"content", " "}};
+    json& steps = all["normalizer"]["normalizers"];
+    if (merges) steps.insert(steps.begin(), step);
+    std::ofstream(tokenizer / "tokenizer.json") << all.dump();
+    testing::internal::CaptureStderr();
+    const fs::path file = folder_with(folder, tokenizer.path().string(), vocab_size);
+    const std::string warnings = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(warnings.find("llama.cpp keeps them") != std::string::npos, merges) << warnings;
+    const GgufMetadata metadata = Gguf::open(file).metadata();
+    EXPECT_EQ(metadata.bool_or("tokenizer.ggml.remove_extra_whitespaces", !merges), merges);
   }
 }
 

@@ -45,10 +45,10 @@ void define(Flags& flags, ConvertOptions& options, Words& words) {
   flags.add({&options.pp, "pp", "N", "pipeline stages of oslo and nxd files", "", option::kRanks});
   flags.add({&words.dtype, "dtype", "",
              "dtype of the new tensors; q8_0 and q4_k_m are quantised, for gguf, and int4 and "
-             "int4_sym for safetensors",
+             "int4_sym for safetensors; f16 is GGUF's name of fp16",
              "",
-             option::Choices{"keep", "fp32", "bf16", "fp16", "fp64", "q8_0", "q4_k_m", "int4",
-                             "int4_sym"}});
+             option::Choices{"keep", "fp32", "bf16", "fp16", "f16", "fp64", "q8_0", "q4_k_m",
+                             "int4", "int4_sym"}});
   flags.add({&words.max_shard_size, "max-shard-size", "SIZE",
              "maximum size of a safetensors or bin file: 5GB, 200MiB"});
   flags.add({&words.json, "json", "", "print the summary as one JSON object", "off"});
@@ -62,7 +62,8 @@ void print_json(const ConvertOptions& options, const Words& words, const Convert
                                           {"tensors", report.num_tensors},
                                           {"bytes", report.bytes},
                                           {"files", report.num_files},
-                                          {"left_state", report.left_state}};
+                                          {"left_state", report.left_state},
+                                          {"wider", report.num_wider}};
   std::cout << summary.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)
             << '\n';
 }
@@ -74,6 +75,7 @@ int run(ConvertOptions& options, Words& words, const Flags& flags) {
   require_checkpoint(options.from);
   require_checkpoint(options.adapter);
   options.format = format_of(words.format);
+  if (words.dtype == "f16") words.dtype = "fp16";
   if (words.dtype != "keep") options.dtype = words.dtype;
   const auto bytes = bytes_from_text(words.max_shard_size);
   CLEAVE_CHECK(bytes, Code::kUsage, "--max-shard-size is '", words.max_shard_size,
@@ -102,7 +104,12 @@ int run(ConvertOptions& options, Words& words, const Flags& flags) {
   if (words.json || words.quiet) return 0;
   std::cout << options.to << ": " << counted(report.num_tensors, "tensor") << ", "
             << bytes_text(static_cast<double>(report.bytes)) << " in "
-            << counted(report.num_files, "file") << " (" << words.format << ")\n";
+            << counted(report.num_files, "file") << " (" << words.format << ")";
+  if (report.num_wider > 0) {
+    std::cout << "; " << counted(report.num_wider, "tensor")
+              << " in a type with more bits, as the rows fill no blocks of " << words.dtype;
+  }
+  std::cout << '\n';
   if (report.left_state) {
     std::cout << "the optimizer's state stays in " << options.from
               << "; resume training from there, on any layout\n";

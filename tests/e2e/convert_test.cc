@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "cleave/file/file.h"
 #include "tests/support/paths.h"
 #include "tests/support/program.h"
 
@@ -115,6 +116,10 @@ TEST(ConvertProgram, GgufFile_IsTheModelOfTheRun) {
   ASSERT_EQ(ran.exit_code, 0) << ran.err;
   EXPECT_TRUE(contains(ran.out, " in 1 file (gguf)\n")) << ran.out;
   ASSERT_EQ(convert(file, back).exit_code, 0);
+  const std::string half = folder / "half.gguf", f16 = folder / "f16.gguf";
+  ASSERT_EQ(convert(run, half, {"--dtype", "fp16"}).exit_code, 0);
+  EXPECT_EQ(convert(run, f16, {"--dtype", "f16"}).exit_code, 0);
+  EXPECT_EQ(read_file(f16), read_file(half));
   const std::string again = folder / "again.gguf";
   EXPECT_EQ(json::parse(convert(run, again, {"--json"}).out)["file"], again);
   for (const std::string& other : {file, back}) {
@@ -126,6 +131,12 @@ TEST(ConvertProgram, GgufFile_IsTheModelOfTheRun) {
         run_with_deadline({"tokenize", "--tokenizer", tokenizer, "--text", "the Work"}).out;
     return out.substr(std::min(out.find('\n'), out.size()));  // without the tokenizer's kind
   };
+  // In llama-tiny, only the 6 matrices ffn_down have other rows than of 256: 688, a multiple of 16.
+  const RunResult four = convert(run, folder / "four.gguf", {"--dtype", "q4_k_m"});
+  EXPECT_TRUE(contains(four.out,
+                       " in 1 file (gguf); 6 tensors in a type with more bits, as the rows "
+                       "fill no blocks of q4_k_m\n"))
+      << four.out;
   const std::string of_file = tokens(file);
   EXPECT_TRUE(contains(of_file, "8 tokens\n")) << of_file;
   EXPECT_EQ(of_file, tokens(run));

@@ -155,6 +155,11 @@ class TokenizerWriter {
     }
     metadata_.add_bool("tokenizer.ggml.add_space_prefix", has_prefix);
     metadata_.add_bool("tokenizer.ggml.remove_extra_whitespaces", is_tidied);
+    if (is_tidied) {
+      log_warning(
+          "the tokenizer makes one space of several; llama.cpp keeps them, so texts with "
+          "double spaces have other ids there");
+    }
   }
 
   /// llama.cpp's name of the pre-tokenizer.
