@@ -26,8 +26,8 @@ struct LayoutSearch {
   /// The machine, measured for the work of all layouts.
   std::function<Machine(const MeasuredRun&)> measure{};
   int64_t limit = 0;  ///< bytes of a rank
-  /// Called after each layout with the number of those done and of all; on several threads, one call
-  /// at a time.
+  /// Called after each layout with the number of those done and of all; on several threads, one
+  /// call at a time.
   std::function<void(int64_t, int64_t)> on_progress{};
 };
 

@@ -136,8 +136,9 @@ TEST(Resume, LatestThatNamesAMissingCheckpoint_IsRefusedByTheNameOfTheFile) {
   fs::current_path(before);
   EXPECT_EQ(error.code(), Code::kIo);
   EXPECT_EQ(std::string(error.what()),
-            again.out + "/latest names step_00000004, which is not there; restore it, or write the "
-                        "name of another checkpoint there");
+            again.out +
+                "/latest names step_00000004, which is not there; restore it, or write the "
+                "name of another checkpoint there");
 }
 
 TEST(Resume, SeedOf64Bits_IsRestoredAndAnotherOneIsReported) {
