@@ -1,6 +1,8 @@
 #include "cleave/verify/reference.h"
 
 #include <algorithm>
+#include <functional>
+#include <limits>
 
 #include <ATen/ATen.h>
 
@@ -101,20 +103,44 @@ void in_type(const Parameters& parameters, at::ScalarType type, const std::funct
   for (size_t i = kept.size(); i-- > 0;) parameters[i]->set_leaf(kept[i]);  // one may occur twice
 }
 
-/// Calls `run` with the draws 1, 2, ... of injected rounding and returns the values with bounds.
+/// Injected rounding: its number, from 1, and its relative size.
+struct Draw {
+  int number;
+  double size;
+
+  [[nodiscard]] std::string stream(const std::string& of) const {
+    return str("draw ", number, " ", of);
+  }
+};
+using Run = std::function<std::vector<Quantity>(const Draw&)>;
+
+/// The values of `run` while the weights and each layer's values are rounded at random.
+std::vector<Quantity> rounded_run(const Draw& draw, Probes& probes, const Parameters& parameters,
+                                  const VerifySettings& settings, const Run& run) {
+  const WeightsGuard guard(parameters);
+  for (const auto& p : parameters) {
+    const at::NoGradGuard no_grad;
+    const Tensor leaf = p->leaf().detach();
+    leaf.copy_(rounded(leaf, draw.size, settings.seed, draw.stream(p->name())));
+  }
+  std::vector<Quantity> out;
+  probes.perturb(draw.size, settings.seed + static_cast<uint64_t>(draw.number),
+                 [&] { out = run(draw); });
+  return out;
+}
+
+/// The values with bounds, from draws of injected rounding.
 std::vector<Wanted> with_bounds(Bounds& bounds, Probes& probes, const Parameters& parameters,
-                                const VerifySettings& settings,
-                                const std::function<std::vector<Quantity>(int)>& run) {
-  const double size = Bounds::size(settings.dtype);
+                                const VerifySettings& settings, const Run& run) {
+  const auto values = [&](int number, double size) {
+    return rounded_run({number, size}, probes, parameters, settings, run);
+  };
   for (int draw = 1; draw <= kDraws; ++draw) {
-    const WeightsGuard guard(parameters);
-    for (const auto& p : parameters) {
-      const at::NoGradGuard no_grad;
-      const Tensor leaf = p->leaf().detach();
-      leaf.copy_(rounded(leaf, size, settings.seed, str("draw ", draw, " ", p->name())));
-    }
-    probes.perturb(size, settings.seed + static_cast<uint64_t>(draw),
-                   [&] { bounds.observe(run(draw)); });
+    bounds.observe(values(draw, Bounds::size(settings.dtype)));
+  }
+  // The reference itself is in fp64: its errors show when last bits change.
+  if (settings.dtype == at::kDouble) {
+    bounds.observe_one_rank(values(kDraws + 1, std::numeric_limits<double>::epsilon()));
   }
   return bounds.wanted();
 }
@@ -134,10 +160,9 @@ void fill_wanted(WantedPart& wanted, const Part& part, const std::vector<Quantit
       values, settings.dtype,
       {.terms = terms_of(part, x, values.front().local) * settings.ep, .ranks = settings.tp});
   if (!typed.empty()) bounds.observe_one_rank(typed);
-  const auto run = [&](int draw) {
-    const std::string stream = str("draw ", draw, " input");
-    const double size = Bounds::size(settings.dtype);
-    const Tensor in = x.is_floating_point() ? rounded(x, size, settings.seed, stream) : x;
+  const auto run = [&](const Draw& draw) {
+    const Tensor in =
+        x.is_floating_point() ? rounded(x, draw.size, settings.seed, draw.stream("input")) : x;
     return run_part(part, in, settings);
   };
   wanted.x = x;
@@ -163,9 +188,9 @@ std::vector<Wanted> wanted_step_of(Model& model, Probes& probes, const StepInput
     in_type(parameters, settings.dtype,
             [&] { bounds.observe_one_rank(run_step(model, {}, input, settings)); });
   }
-  std::vector<Wanted> out = with_bounds(bounds, probes, parameters, settings, [&](int /*draw*/) {
-    return run_step(model, {}, input, settings);
-  });
+  std::vector<Wanted> out =
+      with_bounds(bounds, probes, parameters, settings,
+                  [&](const Draw& /*draw*/) { return run_step(model, {}, input, settings); });
   for (size_t i = 0; i < weights.size(); ++i) {
     constexpr size_t kFirstGradient = 2;  // after loss and output
     out.push_back(wanted_step(weights[i], out[kFirstGradient + i], kLearningRate, kAdamEps,

@@ -348,7 +348,7 @@ std::string first_of_model(const char* config, at::ScalarType type) {
 // keys are 0 whatever the weights. Backward of softmax subtracts numbers as large as the gradient
 // of the probabilities, which rounding makes unequal.
 TEST(Verify, GradientsThatCancelInsideAnOperation_AreNoFaults) {
-  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+  for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf}) {
     EXPECT_EQ(first_of_model(R"({"model_type": "mistral", "vocab_size": 19, "hidden_size": 24,
       "intermediate_size": 10, "num_hidden_layers": 2, "num_attention_heads": 3,
       "num_key_value_heads": 3, "sliding_window": 1, "initializer_range": 0.5})",
