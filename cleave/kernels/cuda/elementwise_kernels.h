@@ -7,39 +7,39 @@
 
 namespace cleave::inline kernels {
 
-/// A block for each token.
+/// A quad of the first half of a head, and that of the second, for each thread.
 template <class T>
 struct RotaryKernel {
   template <class Block>
   CLEAVE_DEVICE void operator()(const Block& block, const RotaryJob& job) const {
-    const int64_t b = block.index() / job.tokens;
-    const int64_t t = block.index() - b * job.tokens;
-    const T* const x = static_cast<const T*>(job.x) + b * job.of_x.batch + t * job.of_x.token;
-    T* const y = static_cast<T*>(job.y) + b * job.of_y.batch + t * job.of_y.token;
-    const int64_t row = job.has_batch_angles ? block.index() : t;
-    const T* const cosines = static_cast<const T*>(job.cos) + row * job.half;
-    const T* const sines = static_cast<const T*>(job.sin) + row * job.half;
-    const auto quads = static_cast<int>(parts_of(job.half, kQuad));  // of a head
-    const int total = static_cast<int>(job.heads) * quads;
-    for (int g = block.thread(); g < total; g += block.threads()) {
-      const int head = g / quads;
-      const int64_t i = int64_t{kQuad} * (g - head * quads);
-      const T* const from = x + head * job.of_x.head + i;
-      T* const to = y + head * job.of_y.head + i;
-      const int64_t count = job.half - i;
-      Quad a = load(from, count);
-      Quad other = load(from + job.half, count);
-      const Quad c = load(cosines + i, count);
-      const Quad s = load(sines + i, count);
-      for (int k = 0; k < kQuad; ++k) {
-        const float sine = s.at[k] * job.direction;
-        const float first = a.at[k] * c.at[k] - other.at[k] * sine;
-        other.at[k] = other.at[k] * c.at[k] + a.at[k] * sine;
-        a.at[k] = first;
-      }
-      store_quad(a, to, count, is_quad_aligned(to));
-      store_quad(other, to + job.half, count, is_quad_aligned(to + job.half));
+    const int64_t quads = parts_of(job.half, kQuad);  // of a head
+    const int64_t number = block.index() * block.threads() + block.thread();
+    const int64_t of_head = number / quads;
+    const int64_t i = kQuad * (number - of_head * quads);
+    const int64_t row = of_head / job.heads;  // of batch and tokens
+    const int64_t head = of_head - row * job.heads;
+    const int64_t b = row / job.tokens;
+    if (b >= job.batch) return;
+    const int64_t t = row - b * job.tokens;
+    const auto at = [&](const RotaryJob::Strides& strides) {
+      return b * strides.batch + head * strides.head + t * strides.token + i;
+    };
+    const T* const x = static_cast<const T*>(job.x) + at(job.of_x);
+    T* const y = static_cast<T*>(job.y) + at(job.of_y);
+    const int64_t angle = (job.has_batch_angles ? row : t) * job.half + i;
+    const int64_t count = job.half - i;
+    Quad a = load(x, count);
+    Quad other = load(x + job.half, count);
+    const Quad c = load(static_cast<const T*>(job.cos) + angle, count);
+    const Quad s = load(static_cast<const T*>(job.sin) + angle, count);
+    for (int k = 0; k < kQuad; ++k) {
+      const float sine = s.at[k] * job.direction;
+      const float first = a.at[k] * c.at[k] - other.at[k] * sine;
+      other.at[k] = other.at[k] * c.at[k] + a.at[k] * sine;
+      a.at[k] = first;
     }
+    store_quad(a, y, count, is_quad_aligned(y));
+    store_quad(other, y + job.half, count, is_quad_aligned(y + job.half));
   }
 
  private:
@@ -48,9 +48,10 @@ struct RotaryKernel {
   }
 };
 
-/// 1 / (1 + e^-v).
-CLEAVE_DEVICE float sigmoid_of(float v) {
-  return 1 / (1 + std::exp(-v));
+/// A grid with a thread for each quad of a RotaryJob's heads.
+constexpr Grid grid_of_rotary(const RotaryJob& job) {
+  const int64_t threads = job.batch * job.tokens * job.heads * parts_of(job.half, kQuad);
+  return {.blocks = parts_of(threads, kMostThreads), .threads = kMostThreads};
 }
 
 /// The quads of a flat array; each thread has one.
@@ -80,7 +81,7 @@ struct GateKernel {
     if (at.count <= 0) return;
     Quad g = at.load(job.gate);
     const Quad u = at.load(job.up);
-    for (int k = 0; k < kQuad; ++k) g.at[k] *= sigmoid_of(g.at[k]) * u.at[k];
+    for (int k = 0; k < kQuad; ++k) g.at[k] *= sigmoid_for<T>(g.at[k]) * u.at[k];
     at.store(g, job.y);
   }
 };
@@ -97,7 +98,7 @@ struct GateBackwardKernel {
     const Quad d = at.load(job.dy);
     for (int k = 0; k < kQuad; ++k) {
       const float v = g.at[k];
-      const float s = sigmoid_of(v);
+      const float s = sigmoid_for<T>(v);
       g.at[k] = d.at[k] * u.at[k] * (s * (1 + v * (1 - s)));
       u.at[k] = d.at[k] * (v * s);
     }
@@ -118,7 +119,7 @@ struct GeluKernel {
     const FlatQuad<T> at(block, size);
     if (at.count <= 0) return;
     Quad x = at.load(job.x);
-    for (float& v : x.at) v *= sigmoid_of(v * (kGeluSlope + kGeluCurve * v * v));
+    for (float& v : x.at) v *= sigmoid_for<T>(v * (kGeluSlope + kGeluCurve * v * v));
     at.store(x, job.y);
   }
 };
@@ -135,7 +136,7 @@ struct GeluBackwardKernel {
     for (int k = 0; k < kQuad; ++k) {
       const float v = x.at[k];
       const float square = v * v;
-      const float s = sigmoid_of(v * (kGeluSlope + kGeluCurve * square));
+      const float s = sigmoid_for<T>(v * (kGeluSlope + kGeluCurve * square));
       x.at[k] = d.at[k] * (s + v * s * (1 - s) * (kGeluSlope + 3 * kGeluCurve * square));
     }
     at.store(x, job.dx);

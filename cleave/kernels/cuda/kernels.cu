@@ -34,9 +34,20 @@ struct Bytes {
   alignas(T) unsigned char at[sizeof(T)];
 };
 
+/// How many blocks of a kernel must fit into a multiprocessor at once, which limits its registers:
+/// its kLeastBlocks, or as nvcc chooses.
+template <class Kernel>
+constexpr int least_blocks() {
+  if constexpr (requires { Kernel::kLeastBlocks; }) {
+    return Kernel::kLeastBlocks;
+  } else {
+    return 0;
+  }
+}
+
 /// The arguments stay in constant memory: some are arrays that a variable indexes.
 template <class Kernel, class... Arguments>
-__global__ void __launch_bounds__(kMostThreads)
+__global__ void __launch_bounds__(kMostThreads, least_blocks<Kernel>())
     run(const __grid_constant__ Bytes<Arguments>... arguments) {
   Kernel()(CudaBlock(), arguments.get()...);
 }

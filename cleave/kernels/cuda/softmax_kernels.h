@@ -21,15 +21,15 @@ struct SoftmaxSumsKernel {
       const Quad z = row.load(i);
       float top = largest;
       for (int k = 0; k < kQuad && i + k < job.width; ++k) top = z.at[k] > top ? z.at[k] : top;
-      if (top > largest) sum *= std::exp(largest - top);
+      if (top > largest) sum *= exp_for<T>(largest - top);
       largest = top;
       for (int k = 0; k < kQuad && i + k < job.width; ++k) {
-        sum += std::exp(z.at[k] - (top == kNone ? 0 : top));
+        sum += exp_for<T>(z.at[k] - (top == kNone ? 0 : top));
       }
     });
     const float top = over_block(block, largest, [](float a, float b) { return a > b ? a : b; });
     // A thread without columns has the sum 0 of -infinity.
-    sum = sum_over_block(block, sum * std::exp(largest - (top == kNone ? 0 : top)));
+    sum = sum_over_block(block, sum * exp_for<T>(largest - (top == kNone ? 0 : top)));
     if (block.thread() != 0) return;
     job.largest[block.index()] = top;
     job.sums[block.index()] = sum;
@@ -54,7 +54,7 @@ struct SoftmaxGradientKernel {
         const Quad z = logits.load(i);
         for (int k = 0; k < kQuad; ++k) {
           const float taken = i + k == target ? job.weight : 0;
-          g.at[k] = (std::exp(z.at[k] - largest) / sum - job.spread - taken) * factor;
+          g.at[k] = (exp_for<T>(z.at[k] - largest) / sum - job.spread - taken) * factor;
         }
       }
       gradient.store(g, i);
