@@ -7,8 +7,10 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/kernels/device.h"
 #include "cleave/model/decoder/decoder.h"
 #include "cleave/nn/experts.h"
+#include "cleave/runtime/kernel_switches.h"
 
 namespace cleave::inline generation {
 namespace {
@@ -53,7 +55,7 @@ Scores Decoder::prefill(int64_t copies) {
 
 Scores Decoder::step(const Ids& ids) {
   const Tensor column = at::tensor(ids, at::kLong).unsqueeze(1);
-  if (!ids_.defined()) return run(column);
+  if (!ids_.defined()) return ++num_steps_ > 1 && can_record() ? replay(ids) : run(column);
   ids_ = at::cat({ids_, column}, 1);
   if (num_seen_ < rotary_switch_) return run(column);
   // The cached keys have the frequencies of shorter sequences.
@@ -85,6 +87,7 @@ void Decoder::join(const std::vector<int64_t>& kept, const Decoder* others,
   if (others != nullptr) add(*others, at::arange(others->first_.size(0)));
   const Tensor lengths = at::cat(real_tokens);
   const int64_t num_seen = lengths.max().item<int64_t>();
+  drop_recording();
   cache_ = KvCache::joined(parts, num_seen + max_new_tokens);
   first_ = num_seen - lengths;
   num_seen_ = num_seen;
@@ -103,15 +106,67 @@ Scores Decoder::run(const Tensor& ids) {
     context.first_key = at::minimum(first, next).to(device_, /*non_blocking=*/true);
   }
   num_seen_ += num_tokens;
+  Scores scores =
+      Scores::from_logits(logits_of(ids.to(device_, /*non_blocking=*/true), std::move(context)));
+  scores.replicas = replicas_;
+  return scores;
+}
+
+DTensor Decoder::logits_of(const Tensor& ids, Context context) {
   const std::vector<Layer*> layers = model_.sequence();
   const std::span<Layer* const> all(layers);
-  DTensor x(ids.to(device_, /*non_blocking=*/true), tp_, Replicate{});
+  DTensor x(ids, tp_, Replicate{});
   x = call_in_order(all.first(layers.size() - 1), x, context);
   if (!x.placement().is_whole()) x = x.redistribute(Replicate{});
   const Tensor last = x.local().narrow(1, x.local().size(1) - 1, 1);
-  Scores scores = Scores::from_logits(call_in_order(all.last(1), x.with(last), context));
+  return call_in_order(all.last(1), x.with(last), context);
+}
+
+bool Decoder::can_record() const {
+  return model_.can_record_decoding() && tp_.size() == 1 && rotary_switch_ == 0 &&
+         is_on(Kernel::kAttention) && recorder_of(device_.type()) != nullptr &&
+         device_kernels(device_, cache_.type()) != nullptr &&
+         cache_.type() == model_.parameters().front()->use().scalar_type();
+}
+
+std::unique_ptr<RecordedWork> Decoder::record() {
+  return recorder_of(device_.type())([this] {
+    Recording& r = *recording_;
+    const int64_t rows = r.first.size(0);
+    const Tensor ids = r.input.narrow(0, 0, rows).unsqueeze(1);
+    Context context;
+    context.cache = &cache_;
+    context.num_keys = r.input.narrow(0, rows, 1);
+    // Finished sequences stay in the batch, possibly beyond the model's last position.
+    context.positions =
+        (context.num_keys - 1 - r.first).clamp_max(model_.facts().max_positions - 1).unsqueeze(1);
+    context.first_key = r.first.unsqueeze(1);
+    const DTensor logits = logits_of(ids, std::move(context));
+    r.logits = logits.with(logits.local().to(at::kFloat));
+  });
+}
+
+Scores Decoder::replay(const Ids& ids) {
+  if (!recording_) {
+    recording_ = std::make_unique<Recording>();
+    recording_->input = at::empty({std::ssize(ids) + 1}, first_.options().device(device_));
+    recording_->first = first_.to(device_);
+  }
+  Recording& r = *recording_;
+  Ids input = ids;
+  input.push_back(++num_seen_);
+  r.input.copy_(at::tensor(input, at::kLong), /*non_blocking=*/true);
+  if (!r.work) r.work = record();
+  r.work->replay();
+  cache_.advance();
+  Scores scores = Scores::from_logits(*r.logits);
   scores.replicas = replicas_;
   return scores;
+}
+
+void Decoder::drop_recording() {
+  recording_.reset();
+  num_steps_ = 0;
 }
 
 }  // namespace cleave::inline generation

@@ -1,9 +1,12 @@
 #pragma once
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "cleave/generate/scores.h"
 #include "cleave/generate/settings.h"
+#include "cleave/kernels/recorded_work.h"
 #include "cleave/model/model.h"
 #include "cleave/nn/kv_cache.h"
 
@@ -36,8 +39,25 @@ class Decoder {
   void join(const std::vector<int64_t>& kept, const Decoder* others, int64_t max_new_tokens);
 
  private:
+  /// The step of one token for each of R sequences, recorded on a device.
+  struct Recording {
+    Tensor input;                   // [R + 1] int64: the ids; then the number of keys
+    Tensor first;                   // [R] int64: first_
+    std::optional<DTensor> logits;  // [R, 1, V] fp32, of the last replay
+    std::unique_ptr<RecordedWork> work;
+  };
+
   /// Runs the next ids [R, T] of all sequences.
   Scores run(const Tensor& ids);
+  /// The logits of the last ids; `ids` [R, T] are on the device.
+  DTensor logits_of(const Tensor& ids, Context context);
+  [[nodiscard]] bool can_record() const;
+  /// Runs one id of each sequence by the recording; makes it at first.
+  Scores replay(const Ids& ids);
+  /// Records the step of recording_, whose input is there.
+  std::unique_ptr<RecordedWork> record();
+  /// Forgets the recording, whose cache is gone.
+  void drop_recording();
 
   Model& model_;
   Axis tp_;
@@ -50,6 +70,8 @@ class Decoder {
   int64_t num_seen_ = 0;
   int64_t rotary_switch_ = 0;
   Tensor ids_;  // [R, num_seen_] ids with padding while the rotary frequencies may still change
+  std::unique_ptr<Recording> recording_;
+  int64_t num_steps_ = 0;  // with this cache
 };
 
 }  // namespace cleave::inline generation

@@ -52,6 +52,10 @@ class Model : public Layer {
   virtual void check_trainable() const {}
   /// The auxiliary loss of training; empty without one.
   [[nodiscard]] virtual std::optional<BalanceOptions> balance() const { return std::nullopt; }
+  /// Whether a forward pass of one new token does not depend on the host's count of earlier ones
+  /// where Context::num_keys is given, and never waits for the device, so that generation may record
+  /// it. Default: no.
+  [[nodiscard]] virtual bool can_record_decoding() const { return false; }
   /// The config.json it was made from.
   [[nodiscard]] const Json& config() const { return config_; }
   /// Floating point operations of forward and backward per token, at a sequence length. Default:

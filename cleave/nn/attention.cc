@@ -1,9 +1,11 @@
 #include "cleave/nn/attention.h"
 
+#include <cmath>
 #include <limits>
 
 #include <ATen/ATen.h>
 
+#include "cleave/kernels/decode.h"
 #include "cleave/nn/dropout.h"
 #include "cleave/nn/subject.h"
 #include "cleave/runtime/kernel_switches.h"
@@ -86,6 +88,30 @@ void HeadAttention::rotate(Tensor& q, Tensor& k, int64_t past, const std::string
   k = rotate_part(k, angles);
 }
 
+Tensor HeadAttention::decoded(const Tensor& q, const Tensor& k, const Tensor& v,
+                              const std::string& path, const Context& context) {
+  const auto [keys, values] = context.cache->storage(path);
+  if (!takes_decode_attention(q, keys.scalar_type(), k.size(1))) {
+    CLEAVE_BUG(path, ": no kernel for queries ", q.sizes(), " of ", k.size(1), " KV heads");
+  }
+  const RotaryAngles angles =
+      rotary_ ? rotary_->angles(Range{0, context.cache->capacity()}, q) : RotaryAngles{};
+  const double divisor = options_.score_divisor > 0
+                             ? options_.score_divisor
+                             : std::sqrt(static_cast<double>(options_.head_dim));
+  return decode_attention(q, k, v,
+                          {.keys = keys,
+                           .values = values,
+                           .cos = angles.cos,
+                           .sin = angles.sin,
+                           .positions = context.positions,
+                           .num_keys = context.num_keys,
+                           .first_key = context.first_key,
+                           .window = options_.window,
+                           .divisor = divisor,
+                           .soft_cap = options_.soft_cap});
+}
+
 DTensor HeadAttention::operator()(const DTensor& q, const DTensor& k, const DTensor& v,
                                   const std::string& path, const Context& context,
                                   const Tensor& bias) {
@@ -97,6 +123,9 @@ DTensor HeadAttention::operator()(const DTensor& q, const DTensor& k, const DTen
   Tensor q_BHTK = heads_first(q.local(), options_.head_dim);
   Tensor k_BGTK = heads_first(k.local(), options_.head_dim);
   Tensor v_BGTK = heads_first(v.local(), options_.head_dim);
+  if (context.num_keys.defined()) {
+    return q.with(decoded(q_BHTK, k_BGTK, v_BGTK, path, context).transpose(1, 2).flatten(2));
+  }
   const int64_t past = context.cache != nullptr ? context.cache->length(path) : 0;
   if (rotary_) rotate(q_BHTK, k_BGTK, past, path, context);
   const at::ScalarType key_type = key_type_.value_or(k_BGTK.scalar_type());

@@ -62,6 +62,9 @@ class HeadAttention {
  private:
   /// Rotates q and k by the positions of `context`, after `past` cached tokens.
   void rotate(Tensor& q, Tensor& k, int64_t past, const std::string& path, const Context& context);
+  /// The attention of a step that is recorded (Context::num_keys).
+  Tensor decoded(const Tensor& q, const Tensor& k, const Tensor& v, const std::string& path,
+                 const Context& context);
   /// Of the probabilities for the queries `q`.
   [[nodiscard]] AttentionDropout dropout_of(const DTensor& q, const std::string& path,
                                             const Context& context) const;

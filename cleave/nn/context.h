@@ -26,8 +26,12 @@ struct Context {
   /// [B, T] int64, on the device of the activations: the first key that each query of causal
   /// attention may attend to, when several texts share a sequence; undefined: 0.
   at::Tensor first_key{};
-  at::Tensor token_types{};          ///< [B, T] int64 segment ids (BERT); undefined: zeros
-  KvCache* cache = nullptr;          ///< keys and values of generation; null in training
+  at::Tensor token_types{};  ///< [B, T] int64 segment ids (BERT); undefined: zeros
+  KvCache* cache = nullptr;  ///< keys and values of generation; null in training
+  /// [1] int64 on the device, in a step of decoding that is recorded: the number of keys with those
+  /// of the one new token. Then the lengths of `cache` do not count, and `positions` [B, 1] and
+  /// `first_key` [B, 1] are given, on the device.
+  at::Tensor num_keys{};
   bool training = false;             ///< dropout is active
   bool recompute_attention = false;  ///< recompute scores and probabilities in backward
   uint64_t seed = 0;                 ///< of the run

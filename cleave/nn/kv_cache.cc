@@ -26,6 +26,20 @@ std::pair<Tensor, Tensor> KvCache::extend(std::string_view layer, const Tensor& 
   return {entry.k.narrow(2, 0, entry.length), entry.v.narrow(2, 0, entry.length)};
 }
 
+std::pair<Tensor, Tensor> KvCache::storage(std::string_view layer) const {
+  const auto found = entries_.find(layer);
+  if (found == entries_.end()) CLEAVE_BUG("the KV cache has nothing of ", layer);
+  return {found->second.k, found->second.v};
+}
+
+void KvCache::advance() {
+  for (auto& [layer, entry] : entries_) {
+    CLEAVE_CHECK(entry.length < capacity_, Code::kShape, "the KV cache holds at most ", capacity_,
+                 " tokens and is full");
+    ++entry.length;
+  }
+}
+
 int64_t KvCache::length(std::string_view layer) const {
   const auto found = entries_.find(layer);
   return found == entries_.end() ? 0 : found->second.length;

@@ -23,6 +23,12 @@ class KvCache {
   /// Error(kShape) when the cache is full.
   std::pair<Tensor, Tensor> extend(std::string_view layer, const Tensor& k, const Tensor& v,
                                    at::ScalarType type);
+  /// The memory of a layer's keys and values, [B, H, capacity, K]. The layer has some already.
+  [[nodiscard]] std::pair<Tensor, Tensor> storage(std::string_view layer) const;
+  /// Counts one token more in every layer, which was written to storage().
+  void advance();
+  /// The type of the keys; they exist.
+  [[nodiscard]] at::ScalarType type() const { return entries_.begin()->second.k.scalar_type(); }
   /// Number of tokens of a layer so far.
   [[nodiscard]] int64_t length(std::string_view layer) const;
   /// Number of tokens so far. Valid between forward passes, when all layers have the same number.

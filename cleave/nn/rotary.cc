@@ -109,6 +109,10 @@ const Rotary::Tables& Rotary::extended(int64_t num_positions, const Tensor& like
     return t;
   }
   const at::NoGradGuard no_grad;
+  // Tables at least double, so all outgrown ones together are smaller than the last.
+  const bool is_outgrown = t.cos.defined() && !t.cos.is_cpu() && num_positions > t.cos.size(0) &&
+                           t.cos.scalar_type() == like.scalar_type();
+  if (is_outgrown) outgrown_.push_back(t);
   const int64_t had = t.cos.defined() ? t.cos.size(0) : 128;
   const int64_t rows =
       num_positions > had || !t.cos.defined() ? std::max(num_positions, 2 * had) : had;

@@ -1,4 +1,6 @@
 #pragma once
+#include <vector>
+
 #include <ATen/core/Tensor.h>
 
 #include "cleave/base/range.h"
@@ -49,7 +51,8 @@ class Rotary {
   const Tables& extended(int64_t num_positions, const Tensor& like);
 
   RotaryOptions options_;
-  Tables tables_, long_;  // long_: of longrope
+  Tables tables_, long_;          // long_: of longrope
+  std::vector<Tables> outgrown_;  // on devices: recorded work still reads them
 };
 
 }  // namespace cleave::inline nn

@@ -8,6 +8,7 @@
 #include <ATen/Parallel.h>
 
 #include "cleave/kernels/cpu/reorder.h"
+#include "cleave/kernels/decode.h"
 #include "cleave/runtime/kernel_switches.h"
 #include "cleave/torch_internals/deferred.h"
 #include "cleave/torch_internals/node.h"
@@ -135,8 +136,9 @@ Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
               const std::shared_ptr<DeferredGradients>& deferred) {
   const bool weight_grad = needs_grad(weight);
   const bool has_backward = weight_grad || needs_grad(x) || (bias && needs_grad(*bias));
-  if (!has_backward && is_on(Kernel::kFewRows) && takes_few_rows(x, weight)) {
-    return few_rows_linear(x, weight, bias);
+  if (!has_backward && is_on(Kernel::kFewRows)) {
+    if (takes_few_rows(x, weight)) return few_rows_linear(x, weight, bias);
+    if (std::optional<Tensor> y = device_few_rows(x, weight, bias)) return *std::move(y);
   }
   count_products(x, weight);
   const bool defers = weight_grad && deferred != nullptr && DeferredGradients::takes(weight);

@@ -89,6 +89,52 @@ struct RotaryJob {
   bool has_batch_angles = false;
 };
 
+/// The new token of each of `batch` sequences: rotates the first 2 half dims of its queries and
+/// keys, and appends its keys and values to the cache.
+struct AppendTokenJob {
+  /// Of [batch, heads, width], in elements; the last dim has stride 1.
+  struct Strides {
+    int64_t batch = 0, head = 0;
+  };
+  bool is_bf16 = false;
+  int64_t batch = 0, heads = 0, kv_heads = 0, width = 0, half = 0, capacity = 0;
+  const void *q = nullptr, *k = nullptr, *v = nullptr;
+  Strides of_q{}, of_k{}, of_v{};
+  void* rotated_q = nullptr;                  ///< [batch, heads, width]
+  void *keys = nullptr, *values = nullptr;    ///< [batch, kv_heads, capacity, width]
+  const void *cos = nullptr, *sin = nullptr;  ///< [positions, half]
+  const int64_t* positions = nullptr;         ///< [batch]
+  const int64_t* num_keys = nullptr;          ///< [1], with the new token
+};
+
+/// Attention of one query for each head of each sequence to the cached keys.
+struct DecodeAttentionJob {
+  bool is_bf16 = false;
+  int64_t batch = 0, heads = 0, kv_heads = 0, width = 0, capacity = 0;
+  int64_t window = 0;     ///< only the last keys; 0: all
+  int64_t num_parts = 1;  ///< parts of the keys, each of one block
+  float scale = 1;        ///< of the scores
+  float soft_cap = 0;     ///< cap tanh(score / cap); 0: none
+  const void *q = nullptr, *keys = nullptr, *values = nullptr;  ///< as in AppendTokenJob
+  void* out = nullptr;                                          ///< [batch, heads, width]
+  float* parts = nullptr;  ///< [batch, heads, num_parts, width + 2], if there are several
+  const int64_t* num_keys = nullptr;   ///< [1]
+  const int64_t* first_key = nullptr;  ///< [batch]; null: 0
+};
+/// Largest width of a head that the kernel supports.
+inline constexpr int64_t kMostDecodeWidth = 512;
+
+/// y = x weight^T + bias for at most kMostDeviceRows rows. `in` must be a multiple of 16 bytes, and
+/// x and weight aligned to 16 bytes.
+struct DeviceFewRowsJob {
+  bool is_bf16 = false;
+  int64_t rows = 0, in = 0, out = 0;
+  const void *x = nullptr, *weight = nullptr;  ///< [rows, in], [out, in]
+  const void* bias = nullptr;                  ///< [out], or null
+  void* y = nullptr;                           ///< [rows, out]
+};
+inline constexpr int kMostDeviceRows = 4;
+
 /// Cleave's kernels for a kind of device other than the CPU, on the calling thread's device and
 /// stream. Results are in the jobs' types, arithmetic in fp32 unless noted.
 class DeviceKernels {
@@ -137,6 +183,12 @@ class DeviceKernels {
   virtual void gelu(const GeluJob& job, int64_t count) const = 0;
   /// gelu_backward_range().
   virtual void gelu_backward(const GeluJob& job, int64_t count) const = 0;
+  /// Appends a token to each sequence.
+  virtual void append_token(const AppendTokenJob& job) const = 0;
+  /// Attention of the token that was appended last.
+  virtual void decode_attention(const DecodeAttentionJob& job) const = 0;
+  /// A product with few rows.
+  virtual void few_rows(const DeviceFewRowsJob& job) const = 0;
 };
 
 }  // namespace cleave::inline kernels

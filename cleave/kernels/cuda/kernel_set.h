@@ -1,4 +1,5 @@
 #pragma once
+#include "cleave/kernels/cuda/decode_kernels.h"
 #include "cleave/kernels/cuda/elementwise_kernels.h"
 #include "cleave/kernels/cuda/list_kernels.h"
 #include "cleave/kernels/cuda/norm_kernels.h"
@@ -61,9 +62,7 @@ class KernelSet : public DeviceKernels {
     launch_norm_backward<LayerNormBackwardKernel>(2, job, rows, parts);
   }
   void rotary(const RotaryJob& job) const override {
-    Grid grid = grid_of_rows(job.batch * job.tokens, job.heads * job.half);
-    grid.shared_bytes = 0;
-    launch<RotaryKernel>(grid, job);
+    launch<RotaryKernel>(grid_of_rotary(job), job);
   }
   void gate(const GateJob& job, int64_t count) const override {
     launch<GateKernel>(grid_of_quads(count), job, count);
@@ -76,6 +75,19 @@ class KernelSet : public DeviceKernels {
   }
   void gelu_backward(const GeluJob& job, int64_t count) const override {
     launch<GeluBackwardKernel>(grid_of_quads(count), job, count);
+  }
+  void append_token(const AppendTokenJob& job) const override {
+    launch<AppendTokenKernel>(
+        {.blocks = job.batch * (job.heads + 2 * job.kv_heads), .threads = kWarp}, job);
+  }
+  void decode_attention(const DecodeAttentionJob& job) const override {
+    launch<DecodeAttentionKernel>(grid_of_decode(job), job);
+    if (job.num_parts == 1) return;
+    launch<SumDecodePartsKernel>(grid_of_rows(job.batch * job.heads, job.width), job);
+  }
+  void few_rows(const DeviceFewRowsJob& job) const override {
+    const Grid grid = grid_of_columns(job.out);
+    job.rows == 1 ? launch<OneRowKernel>(grid, job) : launch<SomeRowsKernel>(grid, job);
   }
 
  private:

@@ -243,6 +243,7 @@ class Gpt2 : public Model {
     add("lm_head", lm_head_);
   }
 
+  [[nodiscard]] bool can_record_decoding() const override { return true; }
   [[nodiscard]] Plan plan(bool sequence_parallel) const override {
     const Placement between = sequence_parallel ? Placement(Shard{1}) : Placement(Replicate{});
     return {

@@ -1,0 +1,39 @@
+#pragma once
+#include <optional>
+
+#include <ATen/core/Tensor.h>
+
+namespace cleave::inline kernels {
+
+using at::Tensor;
+
+/// The attention of one new token of each of B sequences, on a device with kernels. How many tokens
+/// there are is read from device memory, so that the calls can be recorded (recorded_work.h).
+struct DecodeAttention {
+  Tensor keys, values;  ///< the cache [B, G, capacity, K], contiguous; receives the new token
+  Tensor cos, sin;      ///< [positions, half]; undefined: no rotary positions
+  Tensor positions;     ///< [B] int64 on the device
+  Tensor num_keys;      ///< [1] int64 on the device, with the new token; at most the capacity
+  Tensor first_key;     ///< [B] int64 on the device: the first key that counts; undefined: 0
+  int64_t window = 0;   ///< only the last keys count; 0: all
+  double divisor = 1;   ///< of the scores
+  double soft_cap = 0;  ///< cap tanh(score / cap); 0: none
+};
+
+/// Whether decode_attention() supports queries like `q` [B, H, 1, K] with keys of `type` and G
+/// heads.
+bool takes_decode_attention(const Tensor& q, at::ScalarType type, int64_t num_kv_heads);
+
+/// Appends k and v [B, G, 1, K] to the cache and returns the result [B, H, 1, K] for q. Queries of
+/// one KV head are neighbours. Not differentiable.
+Tensor decode_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                        const DecodeAttention& attention);
+
+/// x weight^T + bias by the kernel for few rows; empty if the device has none or it does not
+/// support these. Not differentiable.
+///
+///   x [.., in]   weight [out, in]   bias [out]
+std::optional<Tensor> device_few_rows(const Tensor& x, const Tensor& weight,
+                                      const std::optional<Tensor>& bias);
+
+}  // namespace cleave::inline kernels
