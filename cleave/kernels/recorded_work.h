@@ -13,6 +13,7 @@ class RecordedWork {
   virtual ~RecordedWork() = default;
   RecordedWork(const RecordedWork&) = delete;
   RecordedWork& operator=(const RecordedWork&) = delete;
+  /// Starts the work on the calling thread's stream.
   virtual void replay() = 0;
 };
 

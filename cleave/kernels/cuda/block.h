@@ -61,6 +61,7 @@ CLEAVE_DEVICE void store_number(float value, uint16_t* to) {
 }
 
 #ifdef __CUDA_ARCH__
+/// A type of 8 or 16 bytes that is read in one access.
 template <size_t kBytes>
 using OneAccess = std::conditional_t<kBytes == 16, uint4, uint2>;
 #endif

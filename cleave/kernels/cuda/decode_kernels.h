@@ -87,25 +87,25 @@ struct DecodeAttentionKernel {
     const int64_t b = of_query / job.heads;
     const int64_t kv_head = (of_query - b * job.heads) / (job.heads / job.kv_heads);
     const int64_t first_row = (b * job.kv_heads + kv_head) * job.capacity;
-    const T* const keys = static_cast<const T*>(job.keys) + first_row * job.width;
-    const T* const values = static_cast<const T*>(job.values) + first_row * job.width;
     const Memory memory(block, job.width);
     const T* const q = static_cast<const T*>(job.q) + of_query * job.width;
     for (int64_t i = block.thread(); i < job.width; i += block.threads()) {
       memory.query[i] = load_number(q + i) * job.scale;
     }
     block.sync();
-    const Keys own = keys_of(job, b, block.index() - of_query * job.num_parts);
+    Keys keys = keys_of(job, b, block.index() - of_query * job.num_parts);
+    keys.keys = static_cast<const T*>(job.keys) + first_row * job.width;
+    keys.values = static_cast<const T*>(job.values) + first_row * job.width;
     Sums sums;
-    for (int64_t tile = own.begin; tile < own.end; tile += block.threads()) {
-      add_tile(block, job, memory, keys, values, tile, own.end, sums);
+    for (; keys.begin < keys.end; keys.begin += block.threads()) {
+      add_tile(block, job, memory, keys, sums);
     }
     finish(block, job, memory, sums, of_query);
   }
 
  private:
-  /// Quads of a key, or of several keys' values, that a thread loads at once. More of fp32 need too
-  /// many registers.
+  /// Quads of a key, or of several keys' values, that a thread loads together. More of fp32 need
+  /// too many registers.
   static constexpr int kTogether = sizeof(T) == sizeof(uint16_t) ? 4 : 1;
 
   /// The block's shared memory, after that of over_block().
@@ -126,7 +126,8 @@ struct DecodeAttentionKernel {
     int quad, group;  // what this thread adds up; threads of group `groups` have nothing
   };
   struct Keys {
-    int64_t begin = 0, end = 0;
+    const T *keys = nullptr, *values = nullptr;  // of the KV head
+    int64_t begin = 0, end = 0;                  // those that this block still has to add
   };
   struct Sums {
     float top = -std::numeric_limits<float>::infinity();
@@ -140,7 +141,7 @@ struct DecodeAttentionKernel {
     if (job.window > 0 && end - job.window > begin) begin = end - job.window;
     const int64_t size = parts_of(end - begin, job.num_parts);
     const int64_t own = begin + part * size;
-    return {own, own + size < end ? own + size : end};
+    return {.begin = own, .end = own + size < end ? own + size : end};
   }
 
   CLEAVE_DEVICE static float score(const DecodeAttentionJob& job, const float* query,
@@ -170,12 +171,14 @@ struct DecodeAttentionKernel {
 
   template <class Block>
   CLEAVE_DEVICE static void add_tile(const Block& block, const DecodeAttentionJob& job,
-                                     const Memory& memory, const T* keys, const T* values,
-                                     int64_t tile, int64_t end, Sums& sums) {
-    const int64_t count = end - tile < block.threads() ? end - tile : block.threads();
+                                     const Memory& memory, const Keys& keys, Sums& sums) {
+    const int64_t left = keys.end - keys.begin;
+    const int64_t count = left < block.threads() ? left : block.threads();
+    const int64_t first = keys.begin * job.width;
     const bool has_key = block.thread() < count;
-    const float own = has_key ? score(job, memory.query, keys + (tile + block.thread()) * job.width)
-                              : -std::numeric_limits<float>::infinity();
+    const float own = has_key
+                          ? score(job, memory.query, keys.keys + first + block.thread() * job.width)
+                          : -std::numeric_limits<float>::infinity();
     const float of_tile = over_block(block, own, [](float a, float b) { return a > b ? a : b; });
     const float top = of_tile > sums.top ? of_tile : sums.top;
     const float weight = has_key ? exp_for<T>(own - top) : 0;
@@ -188,7 +191,7 @@ struct DecodeAttentionKernel {
     if (memory.group >= memory.groups) return;
     const int64_t i = int64_t{kQuad} * memory.quad;
     const auto load = [&](int64_t key) {
-      const T* const from = values + (tile + key) * job.width + i;
+      const T* const from = keys.values + first + key * job.width + i;
       return load_words(from, job.width - i, is_quad_aligned(from));
     };
     const auto add = [&](int64_t key, const QuadWords<T>& words) {

@@ -34,7 +34,7 @@ struct Bytes {
   alignas(T) unsigned char at[sizeof(T)];
 };
 
-/// How many blocks of a kernel must fit into a multiprocessor at once, which limits its registers:
+/// How many blocks of a kernel must fit into a multiprocessor together, which limits its registers:
 /// its kLeastBlocks, or as nvcc chooses.
 template <class Kernel>
 constexpr int least_blocks() {
