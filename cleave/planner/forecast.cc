@@ -249,6 +249,22 @@ class DryRank {
   }
 
   /// Valid after run().
+  /// The first of the tp ranks that hold most elements. Usually the first of all; but one between
+  /// others may hold parts of more KV heads.
+  [[nodiscard]] int fullest_tp_rank() const {
+    std::vector<int64_t> elements(static_cast<size_t>(parallelized_.config.tp));
+    for (const auto& p : parallelized_.parameters()) {
+      if (!p->is_split() || p->ownership() == Parameter::Ownership::kNotOwned) continue;
+      const SplitPtr split = p->placement().split();
+      const int64_t of_index = c10::multiply_integers(p->shape()) / split->whole();
+      for (size_t r = 0; r < elements.size(); ++r) {
+        for (const Range& range : split->ranges(static_cast<int>(r))) {
+          elements[r] += range.size() * of_index;
+        }
+      }
+    }
+    return static_cast<int>(std::ranges::max_element(elements) - elements.begin());
+  }
   [[nodiscard]] std::vector<RankParameter> parameters() const {
     std::vector<RankParameter> out;
     for (const auto& p : parallelized_.parameters()) {
@@ -444,6 +460,18 @@ int64_t experts_of(Layer& model) {
   return count;
 }
 
+namespace {
+
+/// The step of the rank with most elements among the tp ranks at a place.
+RankForecast of_fullest(const Json& config, const ParallelConfig& layout, const StepShape& step,
+                        RankPlace place, ShapesByRows& shapes) {
+  DryRank first(config, layout, step, place, shapes);
+  place.tp = first.fullest_tp_rank();
+  return place.tp == 0 ? first.run() : DryRank(config, layout, step, place, shapes).run();
+}
+
+}  // namespace
+
 Forecast forecast(const Json& config, const ParallelConfig& layout, const StepShape& step) {
   provide_meta_kernels();
   Forecast out;
@@ -451,10 +479,10 @@ Forecast forecast(const Json& config, const ParallelConfig& layout, const StepSh
   out.first_with_fewer = layout.ep > 1 ? static_cast<int>(experts_of(*model) % layout.ep) : 0;
   ShapesByRows shapes;
   for (int p = 0; p < layout.pp; ++p) {
-    out.ranks.push_back(DryRank(config, layout, step, {.pp = p}, shapes).run());
+    out.ranks.push_back(of_fullest(config, layout, step, {.pp = p}, shapes));
     if (out.first_with_fewer == 0) continue;
     const RankPlace last{.pp = p, .dp = layout.ep - 1};  // of those that share out the experts
-    out.with_fewer_experts.push_back(DryRank(config, layout, step, last, shapes).run());
+    out.with_fewer_experts.push_back(of_fullest(config, layout, step, last, shapes));
   }
   out.tokens = step.tokens();
   if (layout.lora) {

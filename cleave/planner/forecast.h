@@ -59,7 +59,8 @@ struct RankProgram {
   RankForecast forecast;
 };
 
-/// The forecast of a layout's step: of the first rank of tp and dp at each place on pp.
+/// The forecast of a layout's step: at each place on pp, of the first dp rank and of the tp rank
+/// that holds most elements.
 struct Forecast {
   std::vector<RankForecast> ranks;  ///< by place on pp
   /// The same of the ranks of ep from place `first_with_fewer` on, which have one expert less;

@@ -103,6 +103,24 @@ TEST(Forecast, TensorParallel_SendsTwoSumsOfALayerEachWay) {
   EXPECT_EQ(r.tp.num_calls, 4 * 4 + 2 + 2);
 }
 
+// Four query heads belong to each KV head: of 8 over 3 ranks, the middle one has the query
+// heads 3, 4 and 5, and so parts of both KV heads.
+TEST(Forecast, RankInTheMiddleWithMoreKvHeads_IsTheOneThatIsForecast) {
+  const Json config =
+      Json::parse(R"json({"model_type": "llama", "vocab_size": 30, "hidden_size": 32,
+        "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 8,
+        "num_key_value_heads": 2, "max_position_embeddings": 64})json",
+                  "config.json");
+  const ParallelConfig layout{.tp = 3, .plan = make_model(config)->plan(false)};
+  std::vector<int64_t> weights;
+  for (int rank = 0; rank < 3; ++rank) {
+    weights.push_back(rank_program(config, layout, kStep, rank).forecast.memory.weights);
+  }
+  // A key and a value matrix [4, 32] of one head more in each of two layers.
+  EXPECT_EQ(weights[1] - weights[0], int64_t{2} * 2 * 4 * 32 * 4);
+  EXPECT_EQ(forecast(config, layout, kStep).ranks.front().memory.weights, weights[1]);
+}
+
 TEST(Forecast, DataParallel_SendsEveryGradientOnceAndKeepsWhatShardingLeaves) {
   const RankForecast plain = of_first_rank({.dp = 2});
   EXPECT_EQ(plain.dp.bytes, 4 * num_weights());
