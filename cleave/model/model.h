@@ -53,8 +53,8 @@ class Model : public Layer {
   /// The auxiliary loss of training; empty without one.
   [[nodiscard]] virtual std::optional<BalanceOptions> balance() const { return std::nullopt; }
   /// Whether a forward pass of one new token does not depend on the host's count of earlier ones
-  /// where Context::num_keys is given, and never waits for the device, so that generation may record
-  /// it. Default: no.
+  /// where Context::num_keys is given, and never waits for the device, so that generation may
+  /// record it. Default: no.
   [[nodiscard]] virtual bool can_record_decoding() const { return false; }
   /// The config.json it was made from.
   [[nodiscard]] const Json& config() const { return config_; }
