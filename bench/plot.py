@@ -28,10 +28,9 @@ def size_text(size: str) -> str:
     return f"{size} bytes"
 
 
-def metric(row: dict, name: str, what: str, *, whole: bool = True) -> tuple[str, dict[str, list[float]]]:
-    """The values of one metric; without the runs of several sequences per batch unless `whole`."""
-    return (f"{row['row']}{what}",
-            {program: values[name] for program, values in row["values"].items() if whole or "batch" not in program})
+def metric(row: dict, name: str, what: str) -> tuple[str, dict[str, list[float]]]:
+    """The values of one metric."""
+    return f"{row['row']}{what}", {program: values[name] for program, values in row["values"].items()}
 
 
 def sizes(row: dict) -> list[tuple[str, dict[str, list[float]]]]:
@@ -42,9 +41,9 @@ def sizes(row: dict) -> list[tuple[str, dict[str, list[float]]]]:
 
 PLOTS = {
     "train": Plot("Training, tokens a second (longer is better)", lambda row: [[metric(row, "tokens_per_s", "")]]),
-    "generate": Plot("Tokens a second of a prompt and of decoding one sequence (longer is better)",
-                     lambda row: [[metric(row, "prefill_tokens_per_s", ", prompt", whole=False)],
-                                  [metric(row, "decode_tokens_per_s", ", decoding", whole=False)]]),
+    "generate": Plot("Tokens a second of prompts and of decoding, all sequences together (longer is better)",
+                     lambda row: [[metric(row, "prefill_tokens_per_s", ", prompt")],
+                                  [metric(row, "decode_tokens_per_s", ", decoding")]]),
     "collectives": Plot("All-reduce of two ranks, microseconds (shorter is better)",
                         lambda row: [sizes(row)[0::2], sizes(row)[1::2]]),
 }

@@ -38,12 +38,12 @@ def value_table(section: str, results: list[dict]) -> list[str]:
                             ("decode, tokens/s", "decode_tokens_per_s", 1),
                             ("share of the limit, prefill", "prefill_share_of_limit", 1),
                             ("decode", "decode_share_of_limit", 1))}[section]
-    titles = ["model", "dtype", *(["dropout"] if section == "train" else [])]
+    usual = {"train": {"dropout": "0"}, "generate": {"batch": "1", "prompt": "128"}}[section]
+    titles = ["model", "dtype", *usual]
 
     def settings(name: str) -> list[str]:
-        shape, dtype, *more = name.split(" ", 2)
-        dropout = more[0].removeprefix("dropout ") if more else "0"
-        return [shape, dtype, dropout][:len(titles)]
+        shape, dtype, *more = name.split(" ")
+        return [shape, dtype, *(usual | dict(zip(more[::2], more[1::2]))).values()]
 
     lines = [[*settings(row["row"]), name,
               *(spread(values[metric], unit) if metric in values else "-" for _, metric, unit in columns)]

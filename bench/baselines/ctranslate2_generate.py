@@ -12,14 +12,15 @@ def main():
 
     generator = ctranslate2.Generator(options.model, device="cpu", inter_threads=1, intra_threads=options.threads,
                                       compute_type={"fp32": "float32", "int8": "int8"}[options.dtype])
-    prompt = [f"t{number}" for number in generation.random_prompt(options, 32000)]
+    prompts = [[f"t{number}" for number in prompt] for prompt in generation.random_prompts(options, 32000)]
 
     def seconds_of(new_tokens):
         start = time.monotonic()
-        result = generator.generate_batch([prompt], max_length=new_tokens, min_length=new_tokens, beam_size=1,
+        result = generator.generate_batch(prompts, max_length=new_tokens, min_length=new_tokens, beam_size=1,
                                           include_prompt_in_result=False)
-        if len(result[0].sequences_ids[0]) != new_tokens:
-            raise SystemExit(f"{len(result[0].sequences_ids[0])} tokens were generated; expected {new_tokens}")
+        counts = {len(sequence.sequences_ids[0]) for sequence in result}
+        if counts != {new_tokens}:
+            raise SystemExit(f"{counts} tokens were generated; expected {new_tokens}")
         return time.monotonic() - start
 
     def run():

@@ -13,7 +13,7 @@ def main():
 
     torch.set_num_threads(options.threads)
     model = shapes.make_model(options.shape).eval().to(torch.bfloat16 if options.dtype == "bf16" else torch.float32)
-    prompt = torch.tensor([generation.random_prompt(options, model.config.vocab_size)])
+    prompt = torch.tensor(generation.random_prompts(options, model.config.vocab_size))
 
     @torch.inference_mode()
     def run():

@@ -33,7 +33,7 @@ def model_config(name, dropout=0.0):
     import transformers
 
     if name in LLAMA_SIZES:
-        return transformers.LlamaConfig(vocab_size=32000, max_position_embeddings=2048, rms_norm_eps=1e-5,
+        return transformers.LlamaConfig(vocab_size=32000, max_position_embeddings=32768, rms_norm_eps=1e-5,
                                         tie_word_embeddings=False, attention_dropout=dropout, **LLAMA_SIZES[name])
     if name == "gpt2-124m":
         return transformers.GPT2Config(resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout)

@@ -13,7 +13,7 @@ def bind_ranks(options):
     threads = max(1, options.threads // options.tp)
     parts = [cores[rank * threads:(rank + 1) * threads] for rank in range(options.tp)]
     os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(",".join(map(str, part)) for part in parts)
-    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "4")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 
@@ -24,17 +24,18 @@ def main():
     import vllm
 
     engine = vllm.LLM(model=options.model, skip_tokenizer_init=True, tensor_parallel_size=options.tp,
-                      dtype={"fp32": "float32", "bf16": "bfloat16"}[options.dtype], max_num_seqs=1,
+                      dtype={"fp32": "float32", "bf16": "bfloat16"}[options.dtype], max_num_seqs=options.batch_size,
                       max_model_len=options.prompt_len + options.new_tokens + 1, enable_prefix_caching=False,
                       disable_log_stats=True)
-    prompt = {"prompt_token_ids": generation.random_prompt(options, engine.model_config.get_vocab_size())}
+    prompts = [{"prompt_token_ids": ids} for ids in generation.random_prompts(options, engine.model_config.get_vocab_size())]
 
     def seconds_of(new_tokens):
         settings = vllm.SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True, detokenize=False)
         start = time.monotonic()
-        result = engine.generate([prompt], settings, use_tqdm=False)
-        if len(result[0].outputs[0].token_ids) != new_tokens:
-            raise SystemExit(f"{len(result[0].outputs[0].token_ids)} tokens were generated; expected {new_tokens}")
+        result = engine.generate(prompts, settings, use_tqdm=False)
+        counts = {len(sequence.outputs[0].token_ids) for sequence in result}
+        if counts != {new_tokens}:
+            raise SystemExit(f"{counts} tokens were generated; expected {new_tokens}")
         return time.monotonic() - start
 
     def run():

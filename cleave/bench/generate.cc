@@ -74,6 +74,7 @@ GenerateTimes timed(const BenchGenerateOptions& o, const BenchShape& shape, Worl
   times.matrix_bytes =
       tp.all_reduce(at::scalar_tensor(own_bytes, at::kLong), "bytes of matrices").item<int64_t>();
   prepare_weights(*model, form);
+  set_kv_cache_dtype(*model, o.kv_cache_dtype);
   const at::Generator generator = at::detail::createCPUGenerator(1);
   std::vector<Ids> prompts;
   for (int64_t b = 0; b < o.batch_size; ++b) {
@@ -152,6 +153,7 @@ nlohmann::ordered_json result_of(const BenchGenerateOptions& options, const Gene
       {"shape", options.shape},
       {"tp", options.tp},
       {"dtype", options.dtype},
+      {"kv_cache_dtype", options.kv_cache_dtype},
       {"batch_size", options.batch_size},
       {"prompt_len", options.prompt_len},
       {"new_tokens", options.new_tokens},

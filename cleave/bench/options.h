@@ -31,7 +31,8 @@ struct BenchTrainOptions : BenchOptions {
 /// Options of `cleave bench generate`. dtype can also be int8, int4 or int4_sym.
 struct BenchGenerateOptions : BenchOptions {
   std::string shape = "gpt2-124m";
-  int64_t prompt_len = 128;  ///< tokens
+  std::string kv_cache_dtype = "auto";  ///< auto | bf16 | int8
+  int64_t prompt_len = 128;             ///< tokens
   int64_t new_tokens = 32;   ///< after the first new token
   int64_t repeats = 5;       ///< timed runs, after a warmup run and before a profiled one
 };

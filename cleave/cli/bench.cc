@@ -48,6 +48,8 @@ void define_generate(Flags& flags, BenchGenerateOptions& options) {
              option::Choices{"gpt2-124m", "llama-1.1b", "llama-135m"}});
   flags.add({&options.dtype, "dtype", "", "dtype of weights", "",
              option::Choices{"fp32", "bf16", "int8", "int4", "int4_sym"}});
+  flags.add({&options.kv_cache_dtype, "kv-cache-dtype", "", "dtype of keys and values", "",
+             option::Choices{"auto", "bf16", "int8"}});
   flags.add(
       {&options.batch_size, "batch-size", "N", "sequences per batch", "", option::kSequences});
   flags.add({&options.prompt_len, "prompt-len", "N", "tokens per prompt", "", option::kLength});

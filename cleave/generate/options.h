@@ -18,6 +18,7 @@ struct RunOptions : MachineOptions {
   int tp = 0;             ///< 0 = all ranks of the launcher / ep, 1 without one
   int ep = 1;             ///< ranks that share out the experts; each runs all other layers
   std::string dtype;      ///< empty = that of the files
+  std::string kv_cache_dtype = "auto";  ///< auto | bf16 | int8
   bool json = false;
 };
 
@@ -88,14 +89,27 @@ inline Row expert_parallel(int* target) {
           "",     kRanks, kMustMatch};
 }
 
-/// How a model that is not trained is spread over ranks. `axes`: the rows of the ranks' axes.
-inline Section rank_section(RunOptions& o, std::vector<Row> axes) {
-  axes.push_back({&o.dtype, "dtype", "",
-                  "dtype of weights and activations; int8, int4 and int4_sym (without "
-                  "minimums) are of weights, with fp32 activations",
-                  "the file's", Choices{"fp32", "bf16", "int8", "int4", "int4_sym", "fp64"},
-                  kMustMatch});
-  return {"ranks", joined(std::move(axes), rows(o))};
+/// How a model that is not trained is spread over ranks. `own`: the axes and other rows of the
+/// command.
+inline Section rank_section(RunOptions& o, std::vector<Row> own) {
+  own.push_back({&o.dtype, "dtype", "",
+                 "dtype of weights and activations; int8, int4 and int4_sym (without "
+                 "minimums) are of weights, with fp32 activations",
+                 "the file's", Choices{"fp32", "bf16", "int8", "int4", "int4_sym", "fp64"},
+                 kMustMatch});
+  return {"ranks", joined(std::move(own), rows(o))};
+}
+
+/// --kv-cache-dtype of commands that run language models.
+inline Row kv_cache_dtype(RunOptions& o) {
+  return {&o.kv_cache_dtype,
+          "kv-cache-dtype",
+          "",
+          "dtype of keys and values, on CPUs: int8 has a scale for each token and head; auto is "
+          "bf16 with --dtype int8 or int4, else as activations",
+          "",
+          Choices{"auto", "bf16", "int8"},
+          kMustMatch};
 }
 
 /// How the next tokens are chosen.
@@ -167,7 +181,7 @@ inline std::vector<Section> sections(GenerateOptions& o) {
              "none", kSteps, kMustMatch},
             {&o.out, "out", "DIR",
              "folder for replay.html, and replay.json for Perfetto, of --record-step", "none"}}},
-          rank_section(o, {tensor_parallel(&o.tp), expert_parallel(&o.ep)})};
+          rank_section(o, {tensor_parallel(&o.tp), expert_parallel(&o.ep), kv_cache_dtype(o)})};
 }
 
 /// The options of `cleave eval`. The ranks compare the data by checksum.
@@ -189,7 +203,7 @@ inline std::vector<Section> sections(EvalOptions& o) {
              kMustMatch},
             {&o.json, "json", "",
              "print one JSON object: loss, and perplexity, accuracy or rewards", "off"}}},
-          rank_section(o, {tensor_parallel(&o.tp), expert_parallel(&o.ep)})};
+          rank_section(o, {tensor_parallel(&o.tp), expert_parallel(&o.ep), kv_cache_dtype(o)})};
 }
 
 /// The options of `cleave predict`. The ranks compare the texts by checksum.

@@ -131,6 +131,14 @@ Runnable::Runnable(ModelFolder folder, const std::string& dtype, const std::stri
   eos_ids_ = read_eos_ids(folder_, facts_);
 }
 
+Runnable::Runnable(const RunOptions& options, const std::vector<std::string>& tasks)
+    : Runnable(ModelFolder::open(options.model, options.adapter), options.dtype, options.device,
+               tasks) {
+  kv_cache_dtype_ = options.kv_cache_dtype;
+  CLEAVE_CHECK(kv_cache_dtype_ == "auto" || device_.is_cpu(), Code::kUsage, "--kv-cache-dtype ",
+               kv_cache_dtype_, " runs only on the CPU; leave it out, or give --device cpu");
+}
+
 std::string Runnable::tokenizer_folder(const std::string& wanted) const {
   if (wanted == "bytes") return {};
   if (wanted.empty()) return tokenizer_source(folder_);
@@ -197,6 +205,7 @@ std::unique_ptr<Model> Runnable::load(const Axis& tp, const Axis& ep) const {
   load_model(*model, folder_, is_plain ? dtype_ : scalar_type(stored_dtype(folder_)), take);
   move_to(*model, device_);
   if (device_.is_cpu()) prepare_weights(*model, form_);
+  set_kv_cache_dtype(*model, kv_cache_dtype_);
   return model;
 }
 
@@ -264,6 +273,15 @@ void prepare_weights(Layer& model, WeightForm form) {
   for (const auto& p : model.parameters()) {
     if (p->is_readable()) p->set_leaf(p->leaf().detach().to(at::kFloat));
   }
+}
+
+void set_kv_cache_dtype(Layer& model, const std::string& dtype) {
+  if (dtype == "auto") return;
+  model.walk([&](Layer& layer) {
+    auto* attention = dynamic_cast<HasHeads*>(&layer);
+    if (attention == nullptr) return;
+    dtype == "int8" ? attention->heads().cast_kv_int8() : attention->heads().cast_kv_bf16();
+  });
 }
 
 }  // namespace cleave::inline generation

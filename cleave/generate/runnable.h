@@ -40,10 +40,9 @@ class Runnable {
   Runnable(const std::string& path, const std::string& dtype, const std::string& device,
            const std::vector<std::string>& tasks = {"lm"})
       : Runnable(ModelFolder::open(path), dtype, device, tasks) {}
-  /// Of the options' model with their adapter merged.
-  Runnable(const RunOptions& options, const std::vector<std::string>& tasks)
-      : Runnable(ModelFolder::open(options.model, options.adapter), options.dtype, options.device,
-                 tasks) {}
+  /// Of the options' model with their adapter merged. Throws Error(kUsage) too for a dtype of the
+  /// KV cache that the device lacks.
+  Runnable(const RunOptions& options, const std::vector<std::string>& tasks);
 
   [[nodiscard]] const ModelFolder& folder() const { return folder_; }
   [[nodiscard]] const ModelFacts& facts() const { return facts_; }
@@ -99,6 +98,7 @@ class Runnable {
   at::Device device_;
   WeightForm form_;
   at::ScalarType dtype_;
+  std::string kv_cache_dtype_ = "auto";
   std::vector<int64_t> eos_ids_;
 };
 
@@ -129,5 +129,8 @@ void run_on_ranks(const RunOptions& options, const std::function<ConfigFingerpri
 /// With 8 or 4 bits, all other weights become fp32, and keys and values are rounded to bf16.
 /// Experts of other ranks are left out. Collective over the axis that shards the model.
 void prepare_weights(Layer& model, WeightForm form);
+/// Sets the dtype of all attentions' keys and values, as --kv-cache-dtype names it. Inference on
+/// CPUs only.
+void set_kv_cache_dtype(Layer& model, const std::string& dtype);
 
 }  // namespace cleave::inline generation

@@ -7,6 +7,7 @@
 
 #include "cleave/kernels/decode.h"
 #include "cleave/nn/dropout.h"
+#include "cleave/nn/kv_cache.h"
 #include "cleave/nn/subject.h"
 #include "cleave/runtime/kernel_switches.h"
 #include "cleave/torch_internals/node.h"
@@ -132,8 +133,8 @@ DTensor HeadAttention::operator()(const DTensor& q, const DTensor& k, const DTen
   if (context.cache != nullptr) {
     std::tie(k_BGTK, v_BGTK) = context.cache->extend(path, k_BGTK, v_BGTK, key_type);
   } else {
-    k_BGTK = k_BGTK.to(key_type);
-    v_BGTK = v_BGTK.to(key_type);
+    k_BGTK = stored_as(k_BGTK, key_type);
+    v_BGTK = stored_as(v_BGTK, key_type);
   }
   const AttendOptions attend_options{.causal = options_.causal,
                                      .window = options_.window,

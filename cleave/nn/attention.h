@@ -58,6 +58,9 @@ class HeadAttention {
   /// From now on, rounds keys and values to bf16, cached or not, which halves the memory that
   /// decoding reads. Inference only. Does nothing when fast_attention cannot read bf16 keys.
   void cast_kv_bf16();
+  /// From now on, rounds keys and values to int8 with a scale for each token and head, cached or
+  /// not. Inference on CPUs only.
+  void cast_kv_int8() { key_type_ = at::kChar; }
 
  private:
   /// Rotates q and k by the positions of `context`, after `past` cached tokens.

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "cleave/kernels/cpu/attention.h"
 #include "cleave/nn/dropout.h"
 #include "tests/support/thrown.h"
 #include "tests/support/unsplit.h"
@@ -368,6 +369,42 @@ TEST(Attention, Bf16Keys_AreRoundedWithAndWithoutACache) {
   EXPECT_GT(difference, 0);
   // Scores of up to 32 change by 2^-9 of themselves, so probabilities by 2^-4 of theirs.
   EXPECT_LE(difference, std::ldexp(exact.abs().max().item<double>(), -3));
+}
+
+// The kernel of one query reads int8 rows in fp32; in fp64, and for several queries, the attention
+// reads the values that they stand for.
+TEST(Attention, Int8Keys_AreRoundedWithAndWithoutACache) {
+  const AttentionOptions o{
+      .hidden = kHidden, .num_heads = 6, .num_kv_heads = 3, .head_dim = 16, .rotary = {}};
+  for (const at::ScalarType type : {at::kDouble, at::kFloat}) {
+    Attention layer(o);
+    for (const auto& p : layer.parameters()) p->set_leaf(numbers(p->shape(), 7).to(type));
+    const Tensor x = numbers({2, 5, kHidden}, 8).to(type);
+    const at::NoGradGuard no_grad;
+    const Tensor exact = layer(DTensor(x, Axis(), Replicate{}), {}).local();
+    layer.heads().cast_kv_int8();
+    const Tensor whole = layer(DTensor(x, Axis(), Replicate{}), {}).local();
+    EXPECT_GT(test::largest_difference(whole, exact), 1e-6);
+    const double size = exact.abs().max().item<double>();
+    EXPECT_LE(test::largest_difference(in_chunks(layer, x, Axis(), {}, {3, 1, 1}), whole),
+              size * (type == at::kDouble ? 1e-12 : 1e-4));
+  }
+}
+
+TEST(KvCache, Int8_HoldsTheRoundedRows) {
+  KvCache cache(5);
+  const Tensor k = numbers({2, 2, 3, 4}, 1), v = numbers({2, 2, 3, 4}, 2);
+  cache.extend("attention", k, v, at::kChar);
+  cache.repeat_rows(2);
+  const Tensor more = numbers({4, 2, 1, 4}, 3);
+  const auto [keys, values] = cache.extend("attention", more, more, at::kChar);
+  const auto expect_close = [](const Tensor& rows, const Tensor& want) {
+    const Tensor steps = want.abs().amax(-1, true) / 127;
+    const Tensor error = (from_int8_rows(rows, at::kDouble) - want).abs();
+    EXPECT_TRUE(error.le(steps * 0.501).all().item<bool>());
+  };
+  expect_close(keys, at::cat({k.repeat_interleave(2, 0), more}, 2));
+  expect_close(values, at::cat({v.repeat_interleave(2, 0), more}, 2));
 }
 
 TEST(KvCache, GivenType_IsThatOfStoredKeysAndValues) {

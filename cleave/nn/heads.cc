@@ -178,6 +178,10 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOpt
                            .soft_cap = options.soft_cap,
                            .dropout = options.dropout});
   }
+  if (k.scalar_type() == at::kChar) {
+    const at::ScalarType type = q.scalar_type();
+    return attend(q, from_int8_rows(k, type), from_int8_rows(v, type), options, context);
+  }
   if (k.scalar_type() != q.scalar_type()) {
     return attend(q, k.to(q.scalar_type()), v.to(q.scalar_type()), options, context);
   }

@@ -5,11 +5,20 @@
 #include <ATen/ATen.h>
 
 #include "cleave/base/error.h"
+#include "cleave/kernels/cpu/attention.h"
 
 namespace cleave::inline nn {
 
-std::pair<Tensor, Tensor> KvCache::extend(std::string_view layer, const Tensor& k, const Tensor& v,
-                                          at::ScalarType type) {
+Tensor stored_as(const Tensor& t, at::ScalarType type) {
+  return type == at::kChar ? to_int8_rows(t) : t.to(type);
+}
+
+std::pair<Tensor, Tensor> KvCache::extend(std::string_view layer, const Tensor& new_k,
+                                          const Tensor& new_v, at::ScalarType type) {
+  // A copy casts by itself.
+  const bool is_int8 = type == at::kChar;
+  const Tensor k = is_int8 ? to_int8_rows(new_k) : new_k;
+  const Tensor v = is_int8 ? to_int8_rows(new_v) : new_v;
   auto found = entries_.find(layer);
   if (found == entries_.end()) found = entries_.emplace(layer, Entry{}).first;
   Entry& entry = found->second;

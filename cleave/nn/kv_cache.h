@@ -12,15 +12,19 @@ namespace cleave::inline nn {
 
 using at::Tensor;
 
+/// Keys or values in the form in which a cache of `type` holds them: cast, or for kChar
+/// to_int8_rows.
+Tensor stored_as(const Tensor& t, at::ScalarType type);
+
 /// Keys and values of past tokens for this rank's heads, for every attention layer of a model. B
 /// sequences of at most `capacity` tokens.
 class KvCache {
  public:
   explicit KvCache(int64_t capacity) : capacity_(capacity) {}
 
-  /// Appends k and v [B, H, T, K] of a layer, stored as `type`. Returns views [B, H, S, K] of all
-  /// its tokens so far. `layer` is the layer's path, one for each attention of the model. Throws
-  /// Error(kShape) when the cache is full.
+  /// Appends k and v [B, H, T, K] of a layer, stored_as `type`. Returns views [B, H, S, K] of all
+  /// its tokens so far (K + 4 for kChar). `layer` is the layer's path, one for each attention of
+  /// the model. Throws Error(kShape) when the cache is full.
   std::pair<Tensor, Tensor> extend(std::string_view layer, const Tensor& k, const Tensor& v,
                                    at::ScalarType type);
   /// The memory of a layer's keys and values, [B, H, capacity, K]. The layer has some already.

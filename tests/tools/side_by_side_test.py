@@ -140,9 +140,19 @@ class SideBySide(unittest.TestCase):
                          [["model", "dtype", "dropout", "program"], ["a", "fp32", "0", "Cleave tp=2"],
                           ["b", "bf16", "0.1", "Cleave tp=2"]])
         self.assertEqual({line.count("|") for line in lines[1:]}, {9})
-        lines = report.value_table("generate", [{"row": "a int8", "values": {"Cleave tp=2": {}}}])
-        self.assertEqual([[cell.strip() for cell in line.split("|")[1:4]] for line in lines[1:2] + lines[3:]],
-                         [["model", "dtype", "program"], ["a", "int8", "Cleave tp=2"]])
+
+    def test_batches_and_long_prompts_have_columns(self):
+        names = ("a int8", "a bf16 batch 16", "b bf16 prompt 8192")
+        lines = report.value_table("generate", [{"row": name, "values": {"Cleave tp=2": {}}} for name in names])
+        self.assertEqual([[cell.strip() for cell in line.split("|")[1:6]] for line in lines[1:2] + lines[3:]],
+                         [["model", "dtype", "batch", "prompt", "program"], ["a", "int8", "1", "128", "Cleave tp=2"],
+                          ["a", "bf16", "16", "128", "Cleave tp=2"], ["b", "bf16", "1", "8192", "Cleave tp=2"]])
+        setting = contests.Setting("cleave", "python", self.folder, 2, 2, False)
+        commands = {row.name: row.contestants[0].command for row in rows.all_rows(setting, ["generate"])}
+        words = commands["llama-1.1b int4 batch 64"]
+        self.assertEqual(words[words.index("--batch-size") + 1], "64")
+        words = commands["llama-135m bf16 prompt 8192"]
+        self.assertEqual(words[words.index("--prompt-len") + 1], "8192")
 
     def test_kinds_of_cpu_are_those_of_the_vendors_lists(self):
         def kind(vendor, family, model, *flags):
@@ -186,8 +196,8 @@ class SideBySide(unittest.TestCase):
                        "while decoding | gpt2-124m fp32 | - | at most 1.18 | 1.20 | not met |",
                        "these numbers are meaningless", f"(performance-train-{cpu}.svg)"):
             self.assertIn(wanted, text)
-        self.assertEqual(len(json.loads(data.read_text(encoding="utf-8"))["rows"]), 20)
-        for section, panels in (("train", 8), ("generate", 20), ("collectives", 12)):
+        self.assertEqual(len(json.loads(data.read_text(encoding="utf-8"))["rows"]), 28)
+        for section, panels in (("train", 8), ("generate", 36), ("collectives", 12)):
             drawing = (self.folder / f"performance-{section}-{cpu}.svg").read_text(encoding="utf-8")
             self.assertIn("</svg>", drawing)
             self.assertEqual(drawing.count('font-weight="bold"'), 1 + panels, section)

@@ -1,6 +1,8 @@
 #include "cleave/kernels/cpu/attention.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 
 #include <ATen/ATen.h>
@@ -60,6 +62,7 @@ struct Saved {
             .dropout = dropout,
             .is_bf16 = q.scalar_type() == at::kBFloat16,
             .has_bf16_keys = k.scalar_type() == at::kBFloat16,
+            .has_int8_keys = k.scalar_type() == at::kChar,
             .key_mask = key_mask.defined() && !key_mask.is_meta() ? key_mask.const_data_ptr<bool>()
                                                                   : nullptr,
             .first_key = first_key.defined() && !first_key.is_meta()
@@ -119,8 +122,9 @@ void check_first_keys(const Tensor& q, const Tensor& k, const AttentionMask& mas
 
 /// Checks everything that the loops rely on.
 void check_sizes(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask) {
-  CLEAVE_CHECK(q.dim() == 4 && k.dim() == 4 && k.size(0) == q.size(0) && k.size(3) == q.size(3) &&
-                   v.sizes() == k.sizes(),
+  const int64_t scale_bytes = k.scalar_type() == at::kChar ? kInt8ScaleBytes : 0;
+  CLEAVE_CHECK(q.dim() == 4 && k.dim() == 4 && k.size(0) == q.size(0) &&
+                   k.size(3) == q.size(3) + scale_bytes && v.sizes() == k.sizes(),
                Code::kShape, "attention: q ", q.sizes(), ", k ", k.sizes(), ", v ", v.sizes(),
                "; expected q [B, H, T, K], k and v [B, G, S, K]");
   CLEAVE_CHECK((!mask.causal && !mask.key_mask.defined()) || q.size(2) <= k.size(2), Code::kShape,
@@ -154,13 +158,56 @@ Tensor with_heads_together(const Tensor& t) {
   return t.stride(3) == 1 ? t : t.contiguous();
 }
 
+/// One row of to_int8_rows.
+void write_int8_row(const float* from, int64_t width, int8_t* to) {
+  float largest = 0;
+  float zero = 0;  // NaN if a number is NaN or infinite, which a maximum could lose
+  for (int64_t i = 0; i < width; ++i) {
+    largest = std::max(largest, std::abs(from[i]));
+    zero += 0 * from[i];
+  }
+  const float inverse = largest > 0 ? 127 / largest : 0;
+  const float scale = largest / 127 + zero;
+  for (int64_t i = 0; i < width; ++i) {
+    const float number = std::isnan(zero) ? 0 : std::nearbyint(from[i] * inverse);
+    to[i] = static_cast<int8_t>(std::clamp(number, -127.0F, 127.0F));
+  }
+  std::memcpy(to + width, &scale, kInt8ScaleBytes);
+}
+
 }  // namespace
+
+Tensor to_int8_rows(const Tensor& rows) {
+  const Tensor from = rows.detach().to(at::kFloat).contiguous();
+  auto shape = rows.sizes().vec();
+  const int64_t width = shape.back();
+  shape.back() += kInt8ScaleBytes;
+  Tensor to = at::empty(shape, from.options().dtype(at::kChar));
+  if (to.is_meta()) return to;
+  const auto* numbers = from.const_data_ptr<float>();
+  auto* bytes = to.mutable_data_ptr<int8_t>();
+  constexpr int64_t kGrainRows = 256;
+  at::parallel_for(
+      0, from.numel() / std::max<int64_t>(width, 1), kGrainRows, [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; ++r) {
+          write_int8_row(numbers + r * width, width, bytes + r * (width + kInt8ScaleBytes));
+        }
+      });
+  return to;
+}
+
+Tensor from_int8_rows(const Tensor& rows, at::ScalarType type) {
+  const int64_t width = rows.size(-1) - kInt8ScaleBytes;
+  const Tensor scales = rows.narrow(-1, width, kInt8ScaleBytes).contiguous().view(at::kFloat);
+  return rows.narrow(-1, 0, width).to(at::kFloat).mul_(scales).to(type);
+}
 
 bool takes_fast_attention(const Tensor& q, const Tensor& k, const Tensor& v) {
   const at::ScalarType type = q.scalar_type();
   const at::ScalarType key_type = k.scalar_type();
-  const bool narrows = type == at::kFloat && key_type == at::kBFloat16 && !needs_grad(q) &&
-                       !needs_grad(k) && !needs_grad(v);
+  const bool is_narrow = (type == at::kFloat && key_type == at::kBFloat16) ||
+                         (key_type == at::kChar && q.size(2) == 1);
+  const bool narrows = is_narrow && !needs_grad(q) && !needs_grad(k) && !needs_grad(v);
   return (q.is_cpu() || q.is_meta()) && (type == at::kFloat || type == at::kBFloat16) &&
          (key_type == type || narrows) && v.scalar_type() == key_type && q.size(3) % 16 == 0 &&
          q.numel() > 0 && k.numel() > 0;

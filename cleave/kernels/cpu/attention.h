@@ -23,9 +23,16 @@ struct AttentionMask {
   AttentionDropout dropout{};
 };
 
+/// Rows [..., K] of fp32, bf16 or fp64 rounded to 8 bits: [..., K + 4] int8, the numbers from -127
+/// to 127 and then the bytes of their scale, which is the largest magnitude / 127. A row with NaN
+/// or infinity stands for a row of NaN.
+Tensor to_int8_rows(const Tensor& rows);
+/// The rows that these stand for, in the given type.
+Tensor from_int8_rows(const Tensor& rows, at::ScalarType type);
+
 /// Whether fast_attention supports these inputs: fp32 or bf16 on the CPU (or the meta device), with
 /// head_dim a multiple of 16. If no gradient is needed, keys and values of fp32 queries may be
-/// bf16.
+/// bf16, and those of a single query (T = 1) int8 rows.
 bool takes_fast_attention(const Tensor& q, const Tensor& k, const Tensor& v);
 
 /// dropout(softmax(cap(q k^T / divisor) + mask)) v, differentiable. Holds the scores of a few dozen

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <vector>
 
 #include "cleave/kernels/cpu/bf16_products.h"
 #include "cleave/kernels/cpu/kernel_job.h"
@@ -81,19 +83,42 @@ HWY_INLINE void fetch_ahead(const T* at) {
   hwy::Prefetch(reinterpret_cast<const char*>(at) + kFetchAheadBytes);
 }
 
-/// out[i] = sum over s < count of p[s] values[s][i], for kN vectors of i.
-template <size_t kN, class T>
-HWY_INLINE void weighted_sum(const float* p, int64_t count, const T* values, int64_t row_stride,
+/// Rows of keys or values: `count` of `width` numbers.
+template <class T>
+struct KvRows {
+  const T* data;
+  int64_t row_stride, count, width;
+
+  [[nodiscard]] KvRows part(int64_t begin, int64_t rows) const {
+    return {data + begin * row_stride, row_stride, rows, width};
+  }
+  /// Multiplies one number per row with the scales behind the rows of int8.
+  void scale(float* row_values) const {
+    if constexpr (sizeof(T) == 1) {
+      for (int64_t s = 0; s < count; ++s) {
+        float factor = 0;
+        std::memcpy(&factor, data + s * row_stride + width, kInt8ScaleBytes);
+        row_values[s] *= factor;
+      }
+    }
+  }
+};
+
+/// out[i] = sum over the rows s of p[s] rows[s][i] for kN vectors of i from `at` on, added to out
+/// if `adds`. The rows come from memory if kFetch.
+template <size_t kN, bool kFetch, class T>
+HWY_INLINE void weighted_sum(const float* p, const KvRows<T>& rows, int64_t at, bool adds,
                              float* out) {
   const size_t lanes = hn::Lanes(kFloats);
+  const T* values = rows.data + at;
   FloatVec sum[kN];
 #pragma GCC unroll 8
-  for (size_t n = 0; n < kN; ++n) sum[n] = hn::Zero(kFloats);
-  for (int64_t s = 0; s < count; ++s, values += row_stride) {
+  for (size_t n = 0; n < kN; ++n) sum[n] = adds ? load(out + n * lanes) : hn::Zero(kFloats);
+  for (int64_t s = 0; s < rows.count; ++s, values += rows.row_stride) {
     const FloatVec factor = hn::Set(kFloats, p[s]);
 #pragma GCC unroll 8
     for (size_t n = 0; n < kN; ++n) {
-      fetch_ahead(values + n * lanes);
+      if constexpr (kFetch) fetch_ahead(values + n * lanes);
       sum[n] = hn::MulAdd(factor, load(values + n * lanes), sum[n]);
     }
   }
@@ -118,69 +143,112 @@ HWY_INLINE FloatVec sums_of_each(FloatVec* v) {
   return v[0];
 }
 
-/// scores[s] = q . keys[s] for `count` rows of `width` numbers.
-template <class T>
-HWY_INLINE void scores_of(const float* q, const T* keys, int64_t row_stride, int64_t count,
-                          int64_t width, float* scores) {
+/// All of a row's weighted sum.
+template <bool kFetch, class T>
+HWY_INLINE void weighted_sums(const float* p, const KvRows<T>& rows, bool adds, float* out) {
+  const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
+  int64_t i = 0;
+  for (; i + 4 * lanes <= rows.width; i += 4 * lanes) {
+    weighted_sum<4, kFetch>(p, rows, i, adds, out + i);
+  }
+  for (; i < rows.width; i += lanes) weighted_sum<1, kFetch>(p, rows, i, adds, out + i);
+}
+
+/// scores[s] = q . keys[s]. The rows come from memory if kFetch.
+template <bool kFetch, class T>
+HWY_INLINE void scores_of(const float* q, const KvRows<T>& rows, float* scores) {
   constexpr size_t kLanes = HWY_LANES(float);
   constexpr auto lanes = static_cast<int64_t>(kLanes);
+  const int64_t row_stride = rows.row_stride;
+  const T* keys = rows.data;
   int64_t s = 0;
-  for (; s + lanes <= count; s += lanes, keys += lanes * row_stride) {
+  for (; s + lanes <= rows.count; s += lanes, keys += lanes * row_stride) {
     FloatVec sums[kLanes];
 #pragma GCC unroll 16
     for (FloatVec& sum : sums) sum = hn::Zero(kFloats);
-    for (int64_t i = 0; i < width; i += lanes) {
+    for (int64_t i = 0; i < rows.width; i += lanes) {
       const FloatVec part = load(q + i);
 #pragma GCC unroll 16
       for (size_t n = 0; n < kLanes; ++n) {
         const T* key = keys + static_cast<int64_t>(n) * row_stride + i;
-        fetch_ahead(key);
+        if constexpr (kFetch) fetch_ahead(key);
         sums[n] = hn::MulAdd(part, load(key), sums[n]);
       }
     }
     store(sums_of_each<kLanes>(sums), scores + s);
   }
-  for (; s < count; ++s, keys += row_stride) {
+  for (; s < rows.count; ++s, keys += row_stride) {
     FloatVec sums = hn::Zero(kFloats);
-    for (int64_t i = 0; i < width; i += lanes) {
+    for (int64_t i = 0; i < rows.width; i += lanes) {
       sums = hn::MulAdd(load(q + i), load(keys + i), sums);
     }
     scores[s] = hn::GetLane(hn::SumOfLanes(kFloats, sums));
   }
+  rows.scale(scores);
 }
 
-/// One query (decoding); reads keys and values without copying them.
+/// Calls work(begin, part) for parts of the rows that stay in the first-level cache while all query
+/// heads of a KV head read them.
+template <class T, class Work>
+HWY_INLINE void for_each_part(const KvRows<T>& rows, const Work& work) {
+  constexpr int64_t kPartBytes = 16384;
+  const int64_t fitting = kPartBytes / (rows.width * static_cast<int64_t>(sizeof(T)));
+  const int64_t step = std::max<int64_t>(16, fitting / 16 * 16);
+  for (int64_t begin = 0; begin < rows.count; begin += step) {
+    work(begin, rows.part(begin, std::min(step, rows.count - begin)));
+  }
+}
+
+/// One query (decoding); reads keys and values once, without copying them.
 template <class T, class K>
 void decode_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
   const Sizes z(job);
   const Mask mask(job, batch);
-  const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
-  Scratch scratch(2 * z.width + z.keys);
-  float* q = scratch.take(z.width);
-  float* out = scratch.take(z.width);
-  float* scores = scratch.take(z.keys);
+  std::vector<int64_t> readers;  // query heads of the KV head
+  for (int64_t h = 0; h < job.num_heads; ++h) {
+    if (job.kv_head[h] == kv_head) readers.push_back(h);
+  }
+  const int64_t* heads = readers.data();
+  const auto num = static_cast<int64_t>(readers.size());
+  Scratch scratch(num * (2 * z.width + z.keys + 1));
+  float* q = scratch.take(num * z.width);
+  float* out = scratch.take(num * z.width);
+  float* scores = scratch.take(num * z.keys);
   const Columns columns = columns_of(mask, z, 0, 1);
   const int64_t count = job.num_keys - columns.begin;
-  const K* keys = head<K>(job.k, batch, kv_head) + columns.begin * job.k.row_stride;
-  const K* values = head<K>(job.v, batch, kv_head) + columns.begin * job.v.row_stride;
-  for (int64_t h = 0; h < job.num_heads; ++h) {
-    if (job.kv_head[h] != kv_head) continue;
-    pack(head<T>(job.q, batch, h), 0, 1, z.width, job.scale, q);
-    float* seen = scores + columns.begin;
-    scores_of(q, keys, job.k.row_stride, count, z.width, seen);
+  const auto rows_of = [&](const HeadsView& view) {
+    const K* data = head<K>(view, batch, kv_head) + columns.begin * view.row_stride;
+    return KvRows<K>{data, view.row_stride, count, z.width};
+  };
+  for (int64_t i = 0; i < num; ++i) {
+    pack(head<T>(job.q, batch, heads[i]), 0, 1, z.width, job.scale, q + i * z.width);
+  }
+  for_each_part(rows_of(job.k), [&](int64_t begin, const KvRows<K>& keys) {
+    float* to = scores + columns.begin + begin;
+    scores_of<true>(q, keys, to);
+    for (int64_t i = 1; i < num; ++i) scores_of<false>(q + i * z.width, keys, to + i * z.keys);
+  });
+  float* sums = scratch.take(num);
+  for (int64_t i = 0; i < num; ++i) {
+    float* row = scores + i * z.keys;
+    float* seen = row + columns.begin;
     if (job.soft_cap > 0) cap_scores(seen, columns.size(), job.soft_cap, nullptr);
-    mask.apply(scores, 0, columns);
+    mask.apply(row, 0, columns);
     const float top = largest(seen, columns.size());
-    const float sum = exponentials(seen, columns.size(), top);
-    job.log_sums[batch * job.num_heads + h] = top + std::log(sum);
-    int64_t i = 0;
-    for (; i + 4 * lanes <= z.width; i += 4 * lanes) {
-      weighted_sum<4>(seen, count, values + i, job.v.row_stride, out + i);
+    sums[i] = exponentials(seen, columns.size(), top);
+    job.log_sums[batch * job.num_heads + heads[i]] = top + std::log(sums[i]);
+  }
+  for_each_part(rows_of(job.v), [&](int64_t begin, const KvRows<K>& values) {
+    for (int64_t i = 0; i < num; ++i) {
+      float* p = scores + i * z.keys + columns.begin + begin;
+      values.scale(p);
+      i == 0 ? weighted_sums<true>(p, values, begin > 0, out)
+             : weighted_sums<false>(p, values, begin > 0, out + i * z.width);
     }
-    for (; i < z.width; i += lanes) {
-      weighted_sum<1>(seen, count, values + i, job.v.row_stride, out + i);
-    }
-    unpack(out, 1, z.width, 1 / sum, head_to_write<T>(job.out, batch, h), 0);
+  });
+  for (int64_t i = 0; i < num; ++i) {
+    T* to = head_to_write<T>(job.out, batch, heads[i]);
+    unpack(out + i * z.width, 1, z.width, 1 / sums[i], to, 0);
   }
 }
 
@@ -296,6 +364,10 @@ void forward_typed(const AttentionJob& job, int64_t batch, int64_t kv_head) {
 }
 
 void forward_task(const AttentionJob& job, int64_t batch, int64_t kv_head) {
+  if (job.has_int8_keys) {
+    return job.is_bf16 ? decode_heads<uint16_t, int8_t>(job, batch, kv_head)
+                       : decode_heads<float, int8_t>(job, batch, kv_head);
+  }
   if (job.is_bf16) return forward_typed<uint16_t, uint16_t>(job, batch, kv_head);
   job.has_bf16_keys ? forward_typed<float, uint16_t>(job, batch, kv_head)
                     : forward_typed<float, float>(job, batch, kv_head);

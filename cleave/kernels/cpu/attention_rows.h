@@ -6,6 +6,9 @@
 
 namespace cleave::inline kernels {
 
+/// Bytes of the scale, an fp32 number, behind each int8 row.
+inline constexpr int64_t kInt8ScaleBytes = 4;
+
 /// A [B, heads, rows, K] tensor with stride 1 in K; the other strides are in elements.
 struct HeadsView {
   void* data = nullptr;
@@ -14,7 +17,7 @@ struct HeadsView {
 };
 
 /// Arguments of the attention loops. Data is bf16 if is_bf16, else fp32; keys and values are bf16
-/// if has_bf16_keys. Backward has one type.
+/// if has_bf16_keys, and int8 rows if has_int8_keys. Backward has one type.
 struct AttentionJob {
   int64_t num_heads = 0, num_kv_heads = 0;           // H, G
   int64_t num_queries = 0, num_keys = 0, width = 0;  // T, S, K
@@ -25,6 +28,7 @@ struct AttentionJob {
   AttentionDropout dropout{};
   bool is_bf16 = false;
   bool has_bf16_keys = false;
+  bool has_int8_keys = false;
   const bool* key_mask = nullptr;      // [B, S]
   const int64_t* first_key = nullptr;  // [B, T]
   const int64_t* kv_head = nullptr;    // [H]

@@ -424,6 +424,74 @@ TEST(FastAttention, Bf16Keys_GiveTheBitsOfTheirFp32Values) {
   }
 }
 
+// More keys than a part of them that stays in the cache: 128 of 64 in bf16, 64 in fp32.
+TEST(FastAttention, OneQuery_ReadsTheKeysInParts) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t S : {63, 64, 65, 129, 700}) {
+      const std::vector<int64_t> kv_head{0, 0, 0, 1, 1};
+      expect_equal({2, 5, 2, 1, S, 64}, {.causal = true, .kv_head = kv_head}, type);
+      expect_equal({1, 5, 2, 1, S, 80},
+                   {.causal = true, .window = 40, .kv_head = kv_head, .soft_cap = 3}, type);
+    }
+  }
+}
+
+TEST(FastAttention, Int8KeysOfOneQuery_GiveTheResultOfTheirValues) {
+  const std::vector<int64_t> kv_head{0, 0, 0, 1, 1};
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t S : {1, 255, 257, 700}) {
+      for (const int64_t window : {0, 200}) {
+        const AttentionMask mask{.causal = true, .window = window, .kv_head = kv_head};
+        const Tensor q = random({2, 5, 1, 64}, 1, type).detach();
+        // A part of a cache with room for more tokens.
+        const Tensor k = to_int8_rows(random({2, 2, S + 9, 64}, 2, type)).narrow(2, 3, S);
+        const Tensor v = to_int8_rows(random({2, 2, S + 9, 64}, 3, type)).narrow(2, 3, S);
+        ASSERT_TRUE(takes_fast_attention(q, k, v));
+        const Tensor want = defined(q.to(at::kDouble), from_int8_rows(k, at::kDouble),
+                                    from_int8_rows(v, at::kDouble), mask);
+        const Tensor got = fast_attention(q, k, v, mask).to(at::kDouble);
+        // As in expect_equal; the result of bf16 is rounded once.
+        const double bound = type == at::kBFloat16
+                                 ? std::ldexp(1, -8)
+                                 : std::ldexp(1, -23) * (8 + 4 * std::sqrt(static_cast<double>(S)));
+        EXPECT_LE((got - want).abs().max().item<double>(),
+                  bound * (1 + want.abs().max().item<double>()))
+            << S << " " << window;
+      }
+    }
+  }
+  const Tensor two = at::ones({1, 1, 2, 16}), rows = to_int8_rows(two);
+  EXPECT_FALSE(takes_fast_attention(two, rows, rows)) << "several queries";
+}
+
+TEST(Int8Rows, Numbers_AreRoundedToTheNearestOf255Steps) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kDouble}) {
+    for (const int64_t width : {1, 7, 64}) {
+      const Tensor x = random({300, 2, width}, 5, type).detach();
+      const Tensor rows = to_int8_rows(x);
+      EXPECT_EQ(rows.size(2), width + 4);
+      EXPECT_GE(rows.narrow(2, 0, width).min().item<int64_t>(), -127);
+      const Tensor wide = x.to(at::kDouble);
+      const Tensor steps = wide.abs().amax(-1, true) / 127;
+      const Tensor error = (from_int8_rows(rows, at::kDouble) - wide).abs();
+      // Half a step, and the roundings of the scale and of the quotient in fp32.
+      EXPECT_TRUE(error.le(steps * 0.5 + 127 * steps * std::ldexp(1, -22)).all().item<bool>());
+    }
+  }
+  EXPECT_TRUE(
+      at::equal(from_int8_rows(to_int8_rows(at::zeros({2, 16})), at::kFloat), at::zeros({2, 16})));
+}
+
+TEST(Int8Rows, NanAndInfinity_MakeTheirRowNan) {
+  for (const double bad : {std::numeric_limits<double>::quiet_NaN(), HUGE_VAL, -HUGE_VAL}) {
+    Tensor x = at::ones({2, 16});
+    x[0][3] = bad;
+    const Tensor back = from_int8_rows(to_int8_rows(x), at::kFloat);
+    EXPECT_TRUE(back[0].isnan().all().item<bool>()) << bad;
+    EXPECT_TRUE(at::allclose(back[1], x[1]));
+  }
+}
+
 TEST(FastAttention, OtherTypesAndWidths_AreNotSupported) {
   const Tensor good = at::ones({1, 1, 4, 16});
   EXPECT_TRUE(takes_fast_attention(good, good, good));

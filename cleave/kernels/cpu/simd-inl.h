@@ -32,6 +32,11 @@ HWY_INLINE FloatVec load(const uint16_t* from) {
   const hn::RebindToUnsigned<Floats> words;
   return hn::BitCast(kFloats, hn::ShiftLeft<16>(hn::PromoteTo(words, hn::LoadU(halves, from))));
 }
+HWY_INLINE FloatVec load(const int8_t* from) {
+  const hn::Rebind<int8_t, Floats> bytes;
+  const hn::RebindToSigned<Floats> words;
+  return hn::ConvertTo(kFloats, hn::PromoteTo(words, hn::LoadU(bytes, from)));
+}
 HWY_INLINE void store(FloatVec v, float* to) {
   hn::StoreU(v, kFloats, to);
 }
