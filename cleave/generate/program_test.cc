@@ -185,6 +185,15 @@ TEST_F(RealGenerateProgram, Bf16_GivesTheStory) {
   EXPECT_TRUE(text.starts_with("Once upon a time, there was a little")) << text;
 }
 
+// The model's heads have 8 numbers, which the fast kernel does not read.
+TEST_F(RealGenerateProgram, KvCacheOf8Or16Bits_GivesTheStory) {
+  for (const std::string type : {"bf16", "int8"}) {
+    options_.kv_cache_dtype = type;
+    const std::string text = printed([&] { cleave_generate(options_); });
+    EXPECT_TRUE(text.starts_with("Once upon a time, there was a little")) << type << text;
+  }
+}
+
 TEST_F(RealGenerateProgram, OtherDtypeOrDevice_IsRefused) {
   options_.dtype = "fp16";
   EXPECT_EQ(test::thrown_by([&] { cleave_generate(options_); }).code(), Code::kUsage);

@@ -134,6 +134,36 @@ TEST(Runnable, Int4OnAnyRanks_GivesTheLogitsAndIdsOfOne) {
   }
 }
 
+// Each token and head has its own scale, so a shard of the heads has the numbers of one rank. Only
+// those near the middle of two steps are rounded differently, by a 127th.
+TEST(Runnable, Int8KvCacheOnAnyRanks_GivesTheLogitsOfOne) {
+  const test::TempFolder root;
+  RunOptions options;
+  options.model = small_model(root, kConfig);
+  options.dtype = "fp32";
+  const auto logits = [&](const std::string& kv_cache_dtype, const Axis& tp) {
+    RunOptions own = options;
+    own.kv_cache_dtype = kv_cache_dtype;
+    const auto model = Runnable(own, {"lm"}).load(tp);
+    const at::NoGradGuard no_grad;
+    const DTensor x(at::arange(8).view({1, 8}), tp, Replicate{});
+    return (*model)(x, Context()).full_tensor();
+  };
+  const Tensor exact = logits("auto", {}), want = logits("int8", {});
+  const double size = exact.abs().max().item<double>();
+  const double change = (want - exact).abs().max().item<double>();
+  EXPECT_GT(change, 1e-6 * size);
+  // Half a step of 1/127 of the largest number, in keys and in values.
+  EXPECT_LE(change, 0.01 * size);
+  for (const int ranks : {2, 3}) {
+    test::on_ranks(ranks, [&](const Axis& tp) {
+      const Tensor got = logits("int8", tp);
+      EXPECT_LE((got - want).abs().max().item<double>(), 2e-3 * size) << "tp=" << ranks;
+      EXPECT_TRUE(at::equal(got.argmax(-1), want.argmax(-1))) << "tp=" << ranks;
+    });
+  }
+}
+
 // Oracle: the model whose matrices of the blocks are the values that their 4-bit numbers stand for,
 // with activations that are not rounded; those cost some thousandths.
 TEST(Runnable, Int4_IsNearTheModelWithRoundedWeights) {

@@ -212,10 +212,9 @@ HWY_INLINE float largest(const float* scores, int64_t columns) {
 /// Sizes that all tasks of one call share.
 struct Sizes {
   explicit Sizes(const AttentionJob& job)
-      : keys(((job.num_keys + 15) / 16 | 1) * 16), width(job.width) {}
-  // Rounded up to an odd number of cache lines: rows that lie a power of two apart would share few
-  // sets of the cache.
-  int64_t keys;
+      : keys(static_cast<int64_t>(hwy::RoundUpTo(static_cast<size_t>(job.num_keys), 16))),
+        width(job.width) {}
+  int64_t keys;  // rounded up to whole vectors
   int64_t width;
 };
 

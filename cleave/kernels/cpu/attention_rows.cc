@@ -104,26 +104,63 @@ struct KvRows {
   }
 };
 
-/// out[i] = sum over the rows s of p[s] rows[s][i] for kN vectors of i from `at` on, added to out
-/// if `adds`. The rows come from memory if kFetch.
-template <size_t kN, bool kFetch, class T>
-HWY_INLINE void weighted_sum(const float* p, const KvRows<T>& rows, int64_t at, bool adds,
-                             float* out) {
+/// Numbers of query heads, those of each `stride` apart.
+struct OfHeads {
+  float* data;
+  int64_t stride;
+
+  [[nodiscard]] OfHeads from(int64_t h) const { return {data + h * stride, stride}; }
+
+  [[nodiscard]] float* operator[](size_t h) const {
+    return data + static_cast<int64_t>(h) * stride;
+  }
+};
+
+/// out[h][i] = sum over the rows s of p[h][s] rows[s][i] for kN vectors of i from `at` on, added to
+/// out if `adds`. The rows come from memory if kFetch.
+template <size_t kH, size_t kN, bool kFetch, class T>
+HWY_INLINE void weighted_sum(OfHeads p, const KvRows<T>& rows, int64_t at, bool adds, OfHeads out) {
   const size_t lanes = hn::Lanes(kFloats);
   const T* values = rows.data + at;
-  FloatVec sum[kN];
+  FloatVec sum[kH][kN];
 #pragma GCC unroll 8
-  for (size_t n = 0; n < kN; ++n) sum[n] = adds ? load(out + n * lanes) : hn::Zero(kFloats);
+  for (size_t h = 0; h < kH; ++h) {
+#pragma GCC unroll 8
+    for (size_t n = 0; n < kN; ++n) {
+      sum[h][n] = adds ? load(out[h] + at + n * lanes) : hn::Zero(kFloats);
+    }
+  }
   for (int64_t s = 0; s < rows.count; ++s, values += rows.row_stride) {
-    const FloatVec factor = hn::Set(kFloats, p[s]);
 #pragma GCC unroll 8
     for (size_t n = 0; n < kN; ++n) {
       if constexpr (kFetch) fetch_ahead(values + n * lanes);
-      sum[n] = hn::MulAdd(factor, load(values + n * lanes), sum[n]);
+      const FloatVec value = load(values + n * lanes);
+#pragma GCC unroll 8
+      for (size_t h = 0; h < kH; ++h) {
+        sum[h][n] = hn::MulAdd(hn::Set(kFloats, p[h][s]), value, sum[h][n]);
+      }
     }
   }
 #pragma GCC unroll 8
-  for (size_t n = 0; n < kN; ++n) store(sum[n], out + n * lanes);
+  for (size_t h = 0; h < kH; ++h) {
+#pragma GCC unroll 8
+    for (size_t n = 0; n < kN; ++n) store(sum[h][n], out[h] + at + n * lanes);
+  }
+}
+
+/// All of the weighted sums of kH heads.
+template <size_t kH, bool kFetch, class T>
+HWY_INLINE void weighted_sums(OfHeads p, const KvRows<T>& rows, bool adds, OfHeads out) {
+  // Sums that fit in the registers.
+  constexpr size_t kVectors = kH > 2 && HWY_LANES(float) < 16 ? 2 : 4;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
+  constexpr auto vectors = static_cast<int64_t>(kVectors);
+  for (size_t h = 0; h < kH; ++h) rows.scale(p[h]);
+  int64_t i = 0;
+  for (; i + vectors * lanes <= rows.width; i += vectors * lanes) {
+    weighted_sum<kH, kVectors, kFetch>(p, rows, i, adds, out);
+  }
+  for (; i < rows.width; i += lanes) weighted_sum<kH, 1, kFetch>(p, rows, i, adds, out);
 }
 
 /// Horizontal sums of kCount vectors: element n of the result is the sum of v[n]'s lanes.
@@ -143,48 +180,69 @@ HWY_INLINE FloatVec sums_of_each(FloatVec* v) {
   return v[0];
 }
 
-/// All of a row's weighted sum.
-template <bool kFetch, class T>
-HWY_INLINE void weighted_sums(const float* p, const KvRows<T>& rows, bool adds, float* out) {
-  const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
-  int64_t i = 0;
-  for (; i + 4 * lanes <= rows.width; i += 4 * lanes) {
-    weighted_sum<4, kFetch>(p, rows, i, adds, out + i);
-  }
-  for (; i < rows.width; i += lanes) weighted_sum<1, kFetch>(p, rows, i, adds, out + i);
-}
-
-/// scores[s] = q . keys[s]. The rows come from memory if kFetch.
-template <bool kFetch, class T>
-HWY_INLINE void scores_of(const float* q, const KvRows<T>& rows, float* scores) {
+/// The scores of as many keys as a vector has lanes, from row `s` on.
+template <size_t kH, bool kFetch, class T>
+HWY_INLINE void scores_of_lanes(OfHeads q, const KvRows<T>& rows, int64_t s, OfHeads scores) {
   constexpr size_t kLanes = HWY_LANES(float);
-  constexpr auto lanes = static_cast<int64_t>(kLanes);
-  const int64_t row_stride = rows.row_stride;
-  const T* keys = rows.data;
-  int64_t s = 0;
-  for (; s + lanes <= rows.count; s += lanes, keys += lanes * row_stride) {
-    FloatVec sums[kLanes];
+  constexpr size_t kKeys = kH < kLanes ? kLanes / kH : 1;  // per pass: their sums fit in registers
+  constexpr size_t kPasses = kLanes / kKeys;
+  const T* keys = rows.data + s * rows.row_stride;
+  FloatVec totals[kH][kPasses];
+#pragma GCC unroll 4
+  for (size_t pass = 0; pass < kPasses; ++pass) {
+    FloatVec sums[kH][kKeys];
 #pragma GCC unroll 16
-    for (FloatVec& sum : sums) sum = hn::Zero(kFloats);
-    for (int64_t i = 0; i < rows.width; i += lanes) {
-      const FloatVec part = load(q + i);
+    for (size_t i = 0; i < kH * kKeys; ++i) sums[i / kKeys][i % kKeys] = hn::Zero(kFloats);
+    for (int64_t i = 0; i < rows.width; i += static_cast<int64_t>(kLanes)) {
 #pragma GCC unroll 16
-      for (size_t n = 0; n < kLanes; ++n) {
-        const T* key = keys + static_cast<int64_t>(n) * row_stride + i;
-        if constexpr (kFetch) fetch_ahead(key);
-        sums[n] = hn::MulAdd(part, load(key), sums[n]);
+      for (size_t n = 0; n < kKeys; ++n) {
+        const T* at = keys + static_cast<int64_t>(pass * kKeys + n) * rows.row_stride + i;
+        if constexpr (kFetch) fetch_ahead(at);
+        const FloatVec key = load(at);
+#pragma GCC unroll 4
+        for (size_t h = 0; h < kH; ++h) sums[h][n] = hn::MulAdd(load(q[h] + i), key, sums[h][n]);
       }
     }
-    store(sums_of_each<kLanes>(sums), scores + s);
+#pragma GCC unroll 4
+    for (size_t h = 0; h < kH; ++h) totals[h][pass] = sums_of_each<kKeys>(sums[h]);
   }
-  for (; s < rows.count; ++s, keys += row_stride) {
-    FloatVec sums = hn::Zero(kFloats);
-    for (int64_t i = 0; i < rows.width; i += lanes) {
-      sums = hn::MulAdd(load(q + i), load(keys + i), sums);
+#pragma GCC unroll 4
+  for (size_t h = 0; h < kH; ++h) store(sums_of_each<kPasses>(totals[h]), scores[h] + s);
+}
+
+/// scores[h][s] = q[h] . rows[s]. The rows come from memory if kFetch.
+template <size_t kH, bool kFetch, class T>
+HWY_INLINE void scores_of(OfHeads q, const KvRows<T>& rows, OfHeads scores) {
+  const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
+  int64_t s = 0;
+  for (; s + lanes <= rows.count; s += lanes) scores_of_lanes<kH, kFetch>(q, rows, s, scores);
+  for (; s < rows.count; ++s) {
+    const T* key = rows.data + s * rows.row_stride;
+    for (size_t h = 0; h < kH; ++h) {
+      FloatVec sums = hn::Zero(kFloats);
+      for (int64_t i = 0; i < rows.width; i += lanes) {
+        sums = hn::MulAdd(load(q[h] + i), load(key + i), sums);
+      }
+      scores[h][s] = hn::GetLane(hn::SumOfLanes(kFloats, sums));
     }
-    scores[s] = hn::GetLane(hn::SumOfLanes(kFloats, sums));
   }
-  rows.scale(scores);
+  for (size_t h = 0; h < kH; ++h) rows.scale(scores[h]);
+}
+
+/// Calls work<kH, kFetch>(h) for heads h to h + kH - 1, from h on: as many at a time as possible,
+/// at most kMost. The first call reads the rows from memory.
+template <size_t kMost, bool kFetch, class Work>
+HWY_INLINE void for_groups_of_heads(int64_t h, int64_t num, const Work& work) {
+  constexpr auto most = static_cast<int64_t>(kMost);
+  const bool fits = h + most <= num;
+  if (fits) {
+    work.template operator()<kMost, kFetch>(h);
+    for (h += most; h + most <= num; h += most) work.template operator()<kMost, false>(h);
+  }
+  if constexpr (kMost > 1) {
+    if (fits) return for_groups_of_heads<kMost / 2, false>(h, num, work);
+    for_groups_of_heads<kMost / 2, kFetch>(h, num, work);
+  }
 }
 
 /// Calls work(begin, part) for parts of the rows that stay in the first-level cache while all query
@@ -224,9 +282,11 @@ void decode_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
     pack(head<T>(job.q, batch, heads[i]), 0, 1, z.width, job.scale, q + i * z.width);
   }
   for_each_part(rows_of(job.k), [&](int64_t begin, const KvRows<K>& keys) {
-    float* to = scores + columns.begin + begin;
-    scores_of<true>(q, keys, to);
-    for (int64_t i = 1; i < num; ++i) scores_of<false>(q + i * z.width, keys, to + i * z.keys);
+    const OfHeads all_q{q, z.width};
+    const OfHeads to{scores + columns.begin + begin, z.keys};
+    for_groups_of_heads<2, true>(0, num, [&]<size_t kH, bool kFetch>(int64_t h) {
+      scores_of<kH, kFetch>(all_q.from(h), keys, to.from(h));
+    });
   });
   float* sums = scratch.take(num);
   for (int64_t i = 0; i < num; ++i) {
@@ -239,12 +299,11 @@ void decode_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
     job.log_sums[batch * job.num_heads + heads[i]] = top + std::log(sums[i]);
   }
   for_each_part(rows_of(job.v), [&](int64_t begin, const KvRows<K>& values) {
-    for (int64_t i = 0; i < num; ++i) {
-      float* p = scores + i * z.keys + columns.begin + begin;
-      values.scale(p);
-      i == 0 ? weighted_sums<true>(p, values, begin > 0, out)
-             : weighted_sums<false>(p, values, begin > 0, out + i * z.width);
-    }
+    const OfHeads p{scores + columns.begin + begin, z.keys};
+    const OfHeads to{out, z.width};
+    for_groups_of_heads<4, true>(0, num, [&]<size_t kH, bool kFetch>(int64_t h) {
+      weighted_sums<kH, kFetch>(p.from(h), values, begin > 0, to.from(h));
+    });
   });
   for (int64_t i = 0; i < num; ++i) {
     T* to = head_to_write<T>(job.out, batch, heads[i]);

@@ -430,6 +430,8 @@ TEST(FastAttention, OneQuery_ReadsTheKeysInParts) {
     for (const int64_t S : {63, 64, 65, 129, 700}) {
       const std::vector<int64_t> kv_head{0, 0, 0, 1, 1};
       expect_equal({2, 5, 2, 1, S, 64}, {.causal = true, .kv_head = kv_head}, type);
+      expect_equal({1, 8, 2, 1, S, 64}, {.causal = true, .kv_head = {0, 0, 0, 0, 0, 0, 0, 1}},
+                   type);
       expect_equal({1, 5, 2, 1, S, 80},
                    {.causal = true, .window = 40, .kv_head = kv_head, .soft_cap = 3}, type);
     }
