@@ -177,7 +177,7 @@ nlohmann::ordered_json result_of(const BenchGenerateOptions& options, const Gene
 }  // namespace cleave::inline bench
 
 void cleave_bench_generate(const cleave::BenchGenerateOptions& options) {
-  using namespace cleave;
+  using namespace cleave;  // NOLINT(google-build-using-namespace)
   const BenchShape shape = bench_shape(options.shape);
   const auto times =
       measured_by_rank_0(options, [&](World& world) { return timed(options, shape, world); });
@@ -189,15 +189,16 @@ void cleave_bench_generate(const cleave::BenchGenerateOptions& options) {
           ? str("the prompt reaches ", percent(number("prefill_share_of_limit"), 1), ", ")
           : "";
   char line[500];
-  std::snprintf(line, sizeof line,
-                "%s, tp=%d, %s: prompt %.0f tokens/s, decoding %.1f tokens/s (%.2f ms/token), "
-                "%.2f GiB\n"
-                "  weights are read at %.1f GB/s; a plain sum reads memory at %.1f GB/s\n"
-                "  of this machine's limit, measured just now, %sdecoding reaches %s",
-                options.shape.c_str(), options.tp, options.dtype.c_str(),
-                number("prefill_tokens_per_s"), number("decode_tokens_per_s"), number("token_ms"),
-                static_cast<double>(times->peak_rss) / (1 << 30), number("matrix_gb_per_s"),
-                number("memory_gb_per_s"), prompt.c_str(),
-                percent(number("decode_share_of_limit"), 1).c_str());
+  (void)std::snprintf(
+      line, sizeof line,
+      "%s, tp=%d, %s: prompt %.0f tokens/s, decoding %.1f tokens/s (%.2f ms/token), "
+      "%.2f GiB\n"
+      "  weights are read at %.1f GB/s; a plain sum reads memory at %.1f GB/s\n"
+      "  of this machine's limit, measured just now, %sdecoding reaches %s",
+      options.shape.c_str(), options.tp, options.dtype.c_str(), number("prefill_tokens_per_s"),
+      number("decode_tokens_per_s"), number("token_ms"),
+      static_cast<double>(times->peak_rss) / (1 << 30), number("matrix_gb_per_s"),
+      number("memory_gb_per_s"), prompt.c_str(),
+      percent(number("decode_share_of_limit"), 1).c_str());
   print_bench(options, result, line, times->spent, 1);
 }

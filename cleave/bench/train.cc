@@ -129,7 +129,7 @@ nlohmann::ordered_json result_of(const BenchTrainOptions& options, const TrainTi
 }  // namespace cleave::inline bench
 
 void cleave_bench_train(const cleave::BenchTrainOptions& options) {
-  using namespace cleave;
+  using namespace cleave;  // NOLINT(google-build-using-namespace)
   const BenchShape shape = bench_shape(options.shape, options.dropout);
   const auto times = measured_by_rank_0(
       options, [&](World& world) { return TrainBench(options, shape, world).run(); });
@@ -138,7 +138,7 @@ void cleave_bench_train(const cleave::BenchTrainOptions& options) {
   const auto result = result_of(options, *times, options.batch_size * seq_len);
   const double step_s = median(times->step_s);
   char line[500];
-  std::snprintf(
+  (void)std::snprintf(
       line, sizeof line,
       "%s, tp=%d, %s: %.0f ms/step (%.0f to %.0f), %.0f tokens/s, %.2f GiB\n"
       "  %s of this machine's limit: the products of the linear layers take %.0f ms at the best\n"
