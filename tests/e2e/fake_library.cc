@@ -124,6 +124,7 @@ extern "C" void cleave_generate(const cleave::GenerateOptions& o) {
                           {"tp", o.tp},
                           {"ep", o.ep},
                           {"dtype", o.dtype},
+                          {"kv-cache-dtype", o.kv_cache_dtype},
                           {"device", o.device},
                           {"json", o.json},
                           {"stream", o.stream},
