@@ -29,7 +29,7 @@ std::vector<Preset> qwen3_presets();
 /// Qwen3MoeForCausalLM: Qwen3 with experts in the blocks that decoder_sparse_step and
 /// mlp_only_layers name.
 DecoderConfig qwen3_moe_config(const Json& json);
-/// qwen3-moe-tiny and qwen3-30b-a3b.
+/// qwen3-moe-tiny, qwen3-30b-a3b and qwen3-235b-a22b.
 std::vector<Preset> qwen3_moe_presets();
 
 /// MistralForCausalLM: all layers have the window sliding_window.

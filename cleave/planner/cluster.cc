@@ -39,7 +39,7 @@ constexpr std::array kFitted{FittedField{"matrix_share", &FittedConstants::matri
                              FittedField{"layer_call_s", &FittedConstants::layer_call_s, 10},
                              FittedField{"runtime_bytes", &FittedConstants::runtime_bytes, 1e12}};
 
-constexpr std::array kSpeeds{"fp32", "bf16", "fp8"};
+constexpr std::array kSpeeds{"fp32", "bf16", "fp8", "fp4"};
 constexpr double kMaxRate = 1e18;
 constexpr int64_t kMostDevices = 1 << 20;
 
@@ -47,7 +47,7 @@ void read_speeds(const Json& json, Cluster& c) {
   for (size_t i = 0; i < json.size(); ++i) {
     const auto* known = std::find(kSpeeds.begin(), kSpeeds.end(), json.key(i));
     if (known == kSpeeds.end()) {
-      json.at(i).fail("no dtype of a matrix speed; choose fp32, bf16 or fp8");
+      json.at(i).fail("no dtype of a matrix speed; choose fp32, bf16, fp8 or fp4");
     }
     c.matrix_flops.at(static_cast<size_t>(known - kSpeeds.begin())) =
         json.at(i).as_number(1, kMaxRate);
@@ -104,7 +104,8 @@ void read_field(const std::string& key, const Json& value, Cluster& c) {
 }
 
 /// Speeds that are not given follow from bf16: half of it in fp32, a sixteenth outside of matrix
-/// units; fp8 as bf16.
+/// units; fp8 as bf16, and
+/// fp4 as fp8.
 void complete(const Json& json, Cluster& c) {
   for (const SizeField& size : kSizes) {
     if (c.*size.member == 0) json.at(size.name).fail("expected a size");
@@ -112,6 +113,7 @@ void complete(const Json& json, Cluster& c) {
   if (c.matrix_flops[1] == 0) json.at("matrix_flops").at("bf16").fail("expected a speed");
   if (c.matrix_flops[0] == 0) c.matrix_flops[0] = c.matrix_flops[1] / 2;
   if (c.matrix_flops[2] == 0) c.matrix_flops[2] = c.matrix_flops[1];
+  if (c.matrix_flops[3] == 0) c.matrix_flops[3] = c.matrix_flops[2];
   if (c.vector_flops == 0) c.vector_flops = c.matrix_flops[1] / 16;
 }
 

@@ -11,7 +11,7 @@
 namespace cleave::inline planner {
 
 /// The dtype of matrix products, by its bytes per element.
-enum class MatrixType : uint8_t { kFp32, kBf16, kFp8 };
+enum class MatrixType : uint8_t { kFp32, kBf16, kFp8, kFp4 };
 
 /// The constants of one kind of machine that tools/fit_planner.py fits to published runs.
 struct FittedConstants {
@@ -29,7 +29,7 @@ struct Cluster {
   std::vector<std::string> sources;  ///< where the numbers come from
   int devices_per_host = 8;
   double memory_bytes = 0;
-  std::array<double, 3> matrix_flops{};  ///< dense, by MatrixType
+  std::array<double, 4> matrix_flops{};  ///< dense, by MatrixType
   double vector_flops = 0;               ///< fp32 outside of the matrix units
   double memory_rate = 0;                ///< bytes of device memory
   double host_link_rate = 0;             ///< bytes to other devices of the host

@@ -16,18 +16,22 @@ constexpr double kWorkingScores = 2;
 
 /// Bytes per logit: logits, their fp32 copy, and the gradients of both.
 double logit_bytes(const ClusterRun& r) {
-  return r.kernels == Kernels::kCompiledAll ? 4 : 12;
+  return r.fused_loss ? 4 : 12;
 }
 
-/// Bytes per logit that the loss and its backward move. Compiled: 16 bits read for the maximum, for
+/// Bytes per logit that the loss and its backward move. Fused: 16 bits read for the maximum, for
 /// the sum and in backward, and the gradient written.
 double loss_bytes(const ClusterRun& r) {
-  return r.kernels == Kernels::kCompiledAll ? 8 : 20;
+  return r.fused_loss ? 8 : 20;
 }
 
 // The share of the memory bandwidth that passes reach whose bytes are known kernel by kernel: what
 // is fitted to selene and dgx-h100, whose software fuses what elementwise_bytes() counts together.
 constexpr double kKernelShare = 0.905;
+
+bool has_dropout(const TransformerSize& m) {
+  return m.dropout && !m.gated;
+}
 
 double bytes_of(MatrixType type) {
   return type == MatrixType::kFp32 ? 4 : 2;
@@ -106,6 +110,13 @@ double tp_time(const Shape& s) {
                          {.size = s.r.tp, .stride = 1, .world = s.r.devices()});
 }
 
+/// What a layer's products do not hide of its tensor-parallel collectives: with overlap, one of as
+/// many chunks as there are ranks, or what takes longer than the products.
+double exposed_tp_time(const Shape& s, double gemm) {
+  const double whole = 2 * tp_time(s);
+  return s.r.overlaps_tp ? std::max(whole / s.tp, whole - gemm) : whole;
+}
+
 /// The matrices of a layer: how many a device has, rows, columns and inner size of its product.
 struct Product {
   double count, rows, n, k;
@@ -138,8 +149,8 @@ struct PassBytes {
   double hidden, rotated, ffn;
 };
 PassBytes pass_bytes(const Shape& s) {
-  const double sum = s.m.gated ? 6 : 7;  // of a residual; with dropout's mask where there is one
-  const double ffn = s.m.gated ? 6 : 4;  // the activation, in one kernel
+  const double sum = has_dropout(s.m) ? 7 : 6;  // of a residual, with the mask
+  const double ffn = s.m.gated ? 6 : 4;         // the activation, in one kernel
   switch (s.r.kernels) {
     case Kernels::kOwn:
       return {2 * (4 + sum), 0, ffn};
@@ -148,8 +159,7 @@ PassBytes pass_bytes(const Shape& s) {
       // to fp32 (6), product (8), to bf16 (6); copies of keys and values for all heads (4). SiLU
       // (4) and its product (6). LayerNorm (4) and GELU (4) have a kernel each.
       return s.m.gated ? PassBytes{2 * (36 + sum), 24, 10} : PassBytes{2 * (4 + sum), 0, 4};
-    case Kernels::kCompiledLayers:
-    case Kernels::kCompiledAll:
+    case Kernels::kCompiled:
       // A norm (2) takes its input from the sum before it. Rotation: read and written (4).
       return {2 * (2 + sum), 4, ffn};
   }
@@ -175,7 +185,7 @@ Pass forward_pass(const Shape& s) {
   }
   out.attention = attention_time(s, false);
   out.memory_bound = elementwise_bytes(s) / (s.r.kernels == Kernels::kOwn ? s.rate : s.kernel_rate);
-  out.tp = 2 * tp_time(s);
+  out.tp = exposed_tp_time(s, out.gemm);
   out.ep = 2 * exchange_time(s);
   return out;
 }
@@ -185,11 +195,11 @@ Pass backward_pass(const Shape& s, const Pass& forward) {
   for (const Product& p : products(s)) {
     if (p.count == 0) continue;
     out.gemm += p.count * gemm_time(s.c, s.r.type, p.rows, p.k, p.n);
-    out.gemm += p.count * gemm_time(s.c, s.r.type, p.k, p.n, p.rows);
+    if (!s.r.frozen) out.gemm += p.count * gemm_time(s.c, s.r.type, p.k, p.n, p.rows);
   }
   out.attention = attention_time(s, true);
   out.memory_bound = 2 * forward.memory_bound;
-  out.tp = forward.tp;
+  out.tp = exposed_tp_time(s, out.gemm);
   out.ep = forward.ep;
   switch (s.r.recompute) {
     case Keep::kAll:
@@ -213,13 +223,12 @@ Pass backward_pass(const Shape& s, const Pass& forward) {
 /// The head and the loss of a micro-batch, forward and backward.
 Pass head_pass(const Shape& s) {
   const double n = static_cast<double>(s.m.vocab) / s.tp;
-  const MatrixType type = s.r.type == MatrixType::kFp8 ? MatrixType::kBf16 : s.r.type;
+  const MatrixType type = std::min(s.r.type, MatrixType::kBf16);
   Pass out;
-  out.gemm = gemm_time(s.c, type, s.tokens, n, s.hidden) +
-             gemm_time(s.c, type, s.tokens, s.hidden, n) +
-             gemm_time(s.c, type, s.hidden, n, s.tokens);
-  out.memory_bound = s.tokens * n * loss_bytes(s.r) /
-                     (s.r.kernels == Kernels::kCompiledAll ? s.kernel_rate : s.rate);
+  out.gemm =
+      gemm_time(s.c, type, s.tokens, n, s.hidden) + gemm_time(s.c, type, s.tokens, s.hidden, n);
+  if (!s.r.frozen) out.gemm += gemm_time(s.c, type, s.hidden, n, s.tokens);
+  out.memory_bound = s.tokens * n * loss_bytes(s.r) / (s.r.fused_loss ? s.kernel_rate : s.rate);
   out.tp = tp_time(s);
   return out;
 }
@@ -296,10 +305,10 @@ double kept_bytes(const Shape& s, Keep keep) {
   if (keep == Keep::kSelectiveOps) {
     // The layer's input; queries, values, attention's output and one product of the feed-forward
     // layer; the output of its last product, which only uncompiled layers keep.
-    const double last = s.r.kernels < Kernels::kCompiledLayers ? 2 * h / outer : 0;
+    const double last = s.r.kernels != Kernels::kCompiled ? 2 * h / outer : 0;
     return s.wide * s.tokens * (2 * h / outer + (2 * q + 2 * kv + 2 * q + 2 * f) / s.tp + last);
   }
-  const double replicated = s.m.gated ? 8 * h : 10 * h;
+  const double replicated = has_dropout(s.m) ? 10 * h : 8 * h;
   const double sharded = 4 * q + 4 * kv;
   const double ffn = (s.m.gated ? 8 : 4) * f;
   double bytes = s.tokens * (replicated / outer + sharded / s.tp) + s.routed() * ffn / s.tp;

@@ -9,8 +9,9 @@ namespace cleave::inline planner {
 /// The sizes of a transformer.
 struct TransformerSize {
   int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, vocab = 0;
-  bool gated = false;  ///< three matrices in a feed-forward layer, not two
-  bool tied = true;    ///< embedding and head share a matrix
+  bool gated = false;   ///< three matrices in a feed-forward layer, not two
+  bool tied = true;     ///< embedding and head share a matrix
+  bool dropout = true;  ///< of layers that are not gated; gated ones have none
   int64_t experts =
       0;              ///< feed-forward layers of width ffn in each layer; 0: one, without a router
   int64_t top_k = 1;  ///< experts of a token
@@ -28,10 +29,9 @@ struct TransformerSize {
 /// (torchtitan's selective per operation); all of a layer.
 enum class Keep : uint8_t { kAll, kSelective, kSelectiveOps, kFull };
 /// Whose kernels do the elementwise passes: the software's own; PyTorch's, one for each operation;
-/// those of a compiler (torch.compile) for the layers, or for the loss too. Backward of compiled
-/// layers keeps nothing that it does not read, such as the output of a layer's last product. A
-/// compiled loss has no fp32 copies of the logits.
-enum class Kernels : uint8_t { kOwn, kEager, kCompiledLayers, kCompiledAll };
+/// those of a compiler (torch.compile). Backward of compiled layers keeps nothing that it does not
+/// read, such as the output of a layer's last product.
+enum class Kernels : uint8_t { kOwn, kEager, kCompiled };
 /// What data-parallel devices share.
 enum class Sharding : uint8_t { kNone, kZero1, kFsdp };
 
@@ -55,6 +55,9 @@ struct ClusterRun {
   double scratch_bytes = 0;   ///< per parameter, sharded as the states are
   bool regathers = false;     ///< FSDP frees gathered weights after each layer in pipelines too
   bool overlaps_dp = false;   ///< gradient sync runs beside backward
+  bool fused_loss = false;    ///< the loss has no fp32 copies of the logits
+  bool frozen = false;        ///< weights get no gradient; adapters themselves are not counted
+  bool overlaps_tp = false;   ///< tp's collectives run beside the matrix products that they feed
   bool scatters_p2p = false;  ///< a tp rank sends its share of an activation, not all of it
   [[nodiscard]] int64_t devices() const { return int64_t{tp} * pp * dp * cp; }
   [[nodiscard]] int64_t micro_batches() const;

@@ -17,16 +17,16 @@ constexpr double kFlashAttention2OnHopper = 0.44;
 constexpr double kAttentionShare = 0.55;
 
 // By tools/fit_planner.py, each kind of machine on its own rows of the published runs, Selene
-// without MT-NLG and h100-80gb without Megatron-Core. Where no memory is published, runtime_bytes
-// is 5e9.
-// {matrix_share, memory_share, host_link_share, net_link_share, layer_call_s, runtime_bytes}
+// without MT-NLG, dgx-h100 and Blackwell without Megatron-Core, Llama 3, experts, LoRA and FP4.
+// Where no memory is published, runtime_bytes is 5e9. {matrix_share, memory_share, host_link_share,
+// net_link_share, layer_call_s, runtime_bytes}
 constexpr FittedConstants kSelene{0.764, 0.904, 0.947, 0.95, 0.000717, 0};
 constexpr FittedConstants kJeanZay{0.82, 0.393, 0.416, 0.95, 0.000999, 9.92e9};
 // Memory is not published: the runtime takes what leaves room for every measured run.
 constexpr FittedConstants kA100Hdr{0.824, 0.763, 0.877, 0.95, 0.000996, 2.9e9};
 // MosaicML's runs have no tensor parallelism: the link inside a host is Selene's.
-constexpr FittedConstants kA100{0.809, 0.3, 0.947, 0.679, 0.000989, 5e9};
-constexpr FittedConstants kA100Small{0.78, 0.343, 0.704, 0.637, 0.001, 5e9};
+constexpr FittedConstants kA100{0.8, 0.3, 0.947, 0.695, 0.000955, 5e9};
+constexpr FittedConstants kA100Small{0.778, 0.3, 0.7, 0.659, 0.001, 5e9};
 constexpr FittedConstants kDgxH100{0.804, 0.906, 0.608, 0.863, 0.000971, 5e9};
 // MosaicML's runs have no tensor parallelism: their links are those of DGX H100. The rest was
 // fitted with attention at kAttentionShare; a new fit has the same mean error, within 0.1 %.
@@ -55,7 +55,7 @@ Cluster a100() {
                       kLatencies, "fitted to MosaicML's runs; the link inside a host to Selene's"},
           .devices_per_host = 8,
           .memory_bytes = 80 * kGiB,
-          .matrix_flops = {156 * kTera, 312 * kTera, 312 * kTera},
+          .matrix_flops = {156 * kTera, 312 * kTera, 312 * kTera, 312 * kTera},
           .vector_flops = 19.5 * kTera,
           .memory_rate = 2039 * kGB,
           .host_link_rate = 300 * kGB,
@@ -73,7 +73,7 @@ Cluster h100() {
                       "fitted to MosaicML's runs; links to NVIDIA's"},
           .devices_per_host = 8,
           .memory_bytes = 80 * kGiB,
-          .matrix_flops = {495 * kTera, 989 * kTera, 1979 * kTera},
+          .matrix_flops = {495 * kTera, 989 * kTera, 1979 * kTera, 1979 * kTera},
           .vector_flops = 67 * kTera,
           .memory_rate = 3350 * kGB,
           .host_link_rate = 450 * kGB,
@@ -101,12 +101,12 @@ Cluster b200() {
   Cluster c = h100();
   c.name = "b200";
   c.sources = {
-      "DGX B200 data sheet, 8 devices together: dense PFLOP/s 36 fp8, 18 bf16; 1440 GB at "
+      "DGX B200 data sheet, 8 devices together: dense PFLOP/s 72 fp4, 36 fp8, 18 bf16; 1440 GB at "
       "64 TB/s; NVLink 14.4 TB/s, both directions; 8 links of 400 Gbit/s",
       "80 TFLOP/s fp32 (HGX B200 data sheet); assumed: tf32 half of bf16, 148 multiprocessors",
       kLatencies, "fitted to NVIDIA's runs on b200, gb200 and gb300"};
   c.memory_bytes = 180 * kGB;
-  c.matrix_flops = {1125 * kTera, 2250 * kTera, 4500 * kTera};
+  c.matrix_flops = {1125 * kTera, 2250 * kTera, 4500 * kTera, 9000 * kTera};
   c.vector_flops = 80 * kTera;
   c.memory_rate = 8000 * kGB;
   c.host_link_rate = 900 * kGB;
@@ -125,7 +125,7 @@ Cluster mi300x() {
       "8 devices and 8 links of 400 Gbit/s: the common servers", kLatencies,
       "not fitted: constants of h100-80gb"};
   c.memory_bytes = 192 * kGB;
-  c.matrix_flops = {654 * kTera, 1307 * kTera, 2615 * kTera};
+  c.matrix_flops = {654 * kTera, 1307 * kTera, 2615 * kTera, 2615 * kTera};
   c.vector_flops = 163 * kTera;
   c.memory_rate = 5300 * kGB;
   c.host_link_rate = 448 * kGB;
@@ -139,14 +139,15 @@ Cluster gb200() {
   Cluster c = b200();
   c.name = "gb200";
   c.sources = {
-      "NVIDIA GB200 NVL72 data sheet, 72 devices together: dense PFLOP/s 360 fp8, 180 bf16; "
+      "NVIDIA GB200 NVL72 data sheet, 72 devices together: dense PFLOP/s 720 fp4, 360 fp8, 180 "
+      "bf16; "
       "13.4 TB at 576 TB/s; NVLink 130 TB/s, both directions",
       "a link of 400 Gbit/s a device; assumed: 80 TFLOP/s fp32, tf32 half of bf16, 148 "
       "multiprocessors",
       kLatencies, "fitted to NVIDIA's runs on b200, gb200 and gb300"};
   c.devices_per_host = 72;
   c.memory_bytes = 186 * kGB;
-  c.matrix_flops = {1250 * kTera, 2500 * kTera, 5000 * kTera};
+  c.matrix_flops = {1250 * kTera, 2500 * kTera, 5000 * kTera, 10000 * kTera};
   c.vector_flops = 80 * kTera;
   return c;
 }
@@ -154,11 +155,14 @@ Cluster gb200() {
 Cluster gb300() {
   Cluster c = gb200();
   c.name = "gb300";
-  c.sources = {"NVIDIA GB300 NVL72 data sheet: GB200's dense bf16 and fp8, 279 GB a device",
-               "a link of 800 Gbit/s a device; assumed: 80 TFLOP/s fp32, tf32 half of bf16, 148 "
-               "multiprocessors",
-               kLatencies, "fitted to NVIDIA's runs on b200, gb200 and gb300"};
+  c.sources = {
+      "NVIDIA GB300 NVL72 data sheet: GB200's dense bf16 and fp8, 1080 PFLOP/s fp4 of 72 devices,"
+      " 279 GB a device",
+      "a link of 800 Gbit/s a device; assumed: 80 TFLOP/s fp32, tf32 half of bf16, 148 "
+      "multiprocessors",
+      kLatencies, "fitted to NVIDIA's runs on b200, gb200 and gb300"};
   c.memory_bytes = 279 * kGB;
+  c.matrix_flops[3] = 15000 * kTera;
   c.net_link_rate = 100 * kGB;
   return c;
 }

@@ -101,6 +101,7 @@ TEST(ClusterPreset, EachIsCompleteAndNamesItsSources) {
     EXPECT_GT(c.matrix_flops[0], 0) << name;
     EXPECT_GT(c.matrix_flops[1], c.matrix_flops[0]) << name;
     EXPECT_GE(c.matrix_flops[2], c.matrix_flops[1]) << name;
+    EXPECT_GE(c.matrix_flops[3], c.matrix_flops[2]) << name;
     EXPECT_GT(c.host_link_rate, c.net_link_rate) << name;
   }
 }

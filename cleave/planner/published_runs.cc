@@ -8,6 +8,8 @@
 #include <regex>
 
 #include "cleave/base/error.h"
+#include "cleave/model/model.h"
+#include "cleave/planner/cluster_command.h"
 #include "cleave/text/csv.h"
 
 namespace cleave::inline planner {
@@ -16,13 +18,61 @@ namespace {
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 constexpr double kMostCount = 1e9;
 
+struct Column {
+  const char *name, *ours;
+};
+/// vTrain's table of one host has these columns; their runs on several hosts are in our format.
+constexpr std::array<Column, 11> kVtrainColumns = {{{"# GPUs", "devices"},
+                                                    {"global batch", "global_batch"},
+                                                    {"micro batch", "micro_batch"},
+                                                    {"hidden size", "hidden"},
+                                                    {"attention heads", "heads"},
+                                                    {"# layers", "layers"},
+                                                    {"sequence length", "seq"},
+                                                    {"tensor parallelism", "tp"},
+                                                    {"data parallelism", "dp"},
+                                                    {"pipeline parallelism", "pp"},
+                                                    {"iteration time (ms)", "step_ms"}}};
+/// What its rows have in common. The recompute is that of the runs on several hosts.
+constexpr std::array<Column, 20> kVtrainFields = {
+    {{"source", "vTrain (MICRO 2024) ground truth, one host"},
+     {"kind", "trial"},
+     {"year", "2024"},
+     {"model", "gpt"},
+     {"device", "A100 (8 a node)"},
+     {"precision", "fp16"},
+     {"recompute", "full (Megatron)"},
+     {"params_B", ""},
+     {"kv_heads", ""},
+     {"ffn", ""},
+     {"vocab", ""},
+     {"sp", ""},
+     {"vp", ""},
+     {"cp", ""},
+     {"ep", ""},
+     {"sharding", ""},
+     {"step_s", ""},
+     {"tokens_per_s_per_device", ""},
+     {"tflops_per_device", ""},
+     {"mem_per_device", ""}}};
+
 /// A record with its header.
 class Row {
  public:
-  Row(const CsvReader& table, std::vector<std::string> fields)
+  Row(const CsvReader& table, std::vector<std::string> fields, size_t number)
       : place_(table.place()), fields_(std::move(fields)) {
     for (size_t i = 0; i < table.header().size(); ++i) columns_[table.header()[i]] = i;
+    is_vtrain_ = columns_.contains(kVtrainColumns[0].name);
+    if (!is_vtrain_) return;
+    for (const Column& c : kVtrainColumns) {
+      if (const auto found = columns_.find(c.name); found != columns_.end()) {
+        columns_[c.ours] = found->second;
+      }
+    }
+    for (const Column& c : kVtrainFields) add_field(c.name, c.ours);
+    add_field("id", std::to_string(number));
   }
+  [[nodiscard]] bool is_vtrain() const { return is_vtrain_; }
   const std::string& text(const std::string& column) const {
     const auto found = columns_.find(column);
     CLEAVE_CHECK(found != columns_.end(), Code::kFormat, place_, ": the table has no column '",
@@ -69,9 +119,15 @@ class Row {
   }
 
  private:
+  void add_field(const std::string& column, std::string value) {
+    columns_[column] = fields_.size();
+    fields_.push_back(std::move(value));
+  }
+
   std::string place_;
   std::vector<std::string> fields_;
   std::map<std::string, size_t> columns_;
+  bool is_vtrain_ = false;
 };
 
 struct DeviceName {
@@ -93,9 +149,14 @@ constexpr std::array<DeviceName, 13> kDevices = {{{"Selene", "selene"},
                                                   {"B200", "b200"},
                                                   {"MI300X", "mi300x"}}};
 
+/// The constants of h100-80gb are those of PyTorch's FSDP, of dgx-h100 those of Megatron, which
+/// fuses its kernels.
 std::string cluster_of(const Row& row) {
+  const bool is_megatron = row.count("tp") > 1 || !row.has("sharding", "FSDP");
   for (const DeviceName& d : kDevices) {
-    if (row.has("device", d.part)) return d.cluster;
+    if (!row.has("device", d.part)) continue;
+    const std::string cluster = d.cluster;
+    return cluster == "h100-80gb" && is_megatron ? "dgx-h100" : cluster;
   }
   return "";
 }
@@ -104,7 +165,33 @@ bool is_gated(const std::string& model) {
   return model.starts_with("llama") || model.starts_with("Qwen") || model.starts_with("mistral");
 }
 
+std::string lower_case(std::string text) {
+  for (char& c : text) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return text;
+}
+
+/// MosaicML's models, which have no dropout and a fused loss in 16 bits (llm-foundry's defaults).
+bool is_mpt(const Row& row) {
+  return row.text("model").starts_with("mpt-");
+}
+
+/// The preset of a model whose sizes the table lacks, as "qwen3-30b-a3b" for "Qwen3_30B_a3B"; empty
+/// if there is none.
+std::string preset_of(const Row& row) {
+  if (row.number("hidden") != 0) return "";
+  std::string name = lower_case(row.text("model"));
+  name = name.substr(0, name.find(' '));
+  std::replace(name.begin(), name.end(), '_', '-');
+  const std::vector<std::string> known = preset_names();
+  return std::find(known.begin(), known.end(), name) == known.end() ? "" : name;
+}
+
 TransformerSize size_of(const Row& row, int64_t pp) {
+  if (const std::string preset = preset_of(row); !preset.empty()) {
+    return transformer_size(preset_config(preset, 0));
+  }
   TransformerSize m{.layers = row.count("layers"),
                     .hidden = row.count("hidden"),
                     .heads = row.count("heads"),
@@ -116,6 +203,7 @@ TransformerSize size_of(const Row& row, int64_t pp) {
   m.head_dim = m.hidden / m.heads;
   m.gated = is_gated(row.text("model"));
   m.tied = !m.gated;
+  m.dropout = !is_mpt(row);
   if (m.vocab == 0) m.vocab = 51200;  // GPT-2's, padded as Megatron pads it
   if (m.ffn == 0) m.ffn = 4 * m.hidden;
   if (m.layers == 0) {
@@ -143,18 +231,28 @@ MatrixType type_of(const Row& row) {
       text.find("float8") != std::string::npos) {
     return MatrixType::kFp8;
   }
+  if (text.find("FP4") != std::string::npos) return MatrixType::kFp4;
   return text.starts_with("fp32") ? MatrixType::kFp32 : MatrixType::kBf16;
 }
 
-/// torchtitan compiles the loss too since 2025.
-Kernels kernels_of(const Row& row) {
-  if (row.may_have("notes", "eager")) return Kernels::kEager;
-  if (!row.may_have("notes", "torch.compile")) return Kernels::kOwn;
-  return row.number("year") >= 2025 ? Kernels::kCompiledAll : Kernels::kCompiledLayers;
+void set_kernels(const Row& row, ClusterRun& r) {
+  if (row.may_have("notes", "eager")) {
+    r.kernels = Kernels::kEager;
+  } else if (row.may_have("notes", "torch.compile")) {
+    r.kernels = Kernels::kCompiled;
+    r.fused_loss = row.number("year") >= 2025;  // torchtitan compiles the loss too since then
+  }
+  if (is_mpt(row)) r.fused_loss = true;
 }
 
 /// Sharding, and the bytes per parameter that follow from the software.
 void set_states(const Row& row, ClusterRun& r) {
+  if (row.text("kind") == "LoRA") {
+    r.frozen = true;
+    r.gradient_bytes = r.sync_bytes = r.state_bytes = 0;
+    r.scatters_p2p = true;
+    return;
+  }
   const bool is_recent = row.number("year") >= 2023 && !row.has("recompute", "Megatron");
   if (row.has("sharding", "FSDP")) {
     r.sharding = Sharding::kFsdp;
@@ -174,13 +272,6 @@ void set_states(const Row& row, ClusterRun& r) {
   r.gradient_bytes = r.sync_bytes = 4;
   r.overlaps_dp = is_recent;
   r.scatters_p2p = true;
-}
-
-std::string lower_case(std::string text) {
-  for (char& c : text) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return text;
 }
 
 bool is_letter(char c) {
@@ -248,13 +339,19 @@ void set_layout(const Row& row, PublishedRun& out) {
   r.tp = degree("tp");
   r.pp = degree("pp");
   r.cp = degree("cp");
+  r.ep = degree("ep");
   const double others = 1.0 * r.tp * r.pp * r.cp;
   const double devices = others * static_cast<double>(std::max<int64_t>(1, row.count("dp")));
   CLEAVE_CHECK(devices <= kMostCount, Code::kFormat, row.place(), ": tp x pp x dp x cp is ",
                devices, " devices; expected at most 1e9");
   r.dp = static_cast<int>(data_parallel(row, static_cast<int64_t>(others)));
+  if (r.ep > r.dp) {
+    r.ep = r.dp;
+    out.assumed.emplace_back("experts split by tp");
+  }
   set_stages(row, out);
-  r.sequence_parallel = row.text("sp") == "1";
+  r.overlaps_tp = row.may_have("notes", "tp-comm-overlap");
+  r.sequence_parallel = row.text("sp") == "1" || r.overlaps_tp;  // which Megatron needs for it
   r.global_batch = row.count("global_batch");
   r.seq_len = row.count("seq");
   r.micro_batch = row.leading_count("micro_batch");
@@ -295,13 +392,15 @@ std::string unsupported(const Row& row, const PublishedRun& p) {
     return str("schedule '", row.text("schedule"), "' is unknown");
   }
   if (p.cluster.empty()) return "device '" + row.text("device") + "' is unknown";
-  if (row.has("precision", "FP4")) return "FP4 is not modelled";
-  if (row.text("kind") == "LoRA") return "LoRA is not modelled";
-  if (row.count("ep") > 1 || has_experts(row, p.size)) {
+  if (p.size.experts == 0 && (p.run.ep > 1 || has_experts(row, p.size))) {
     return "the table has no sizes of experts";
   }
+  if (p.run.ep > 1 && (p.size.experts % p.run.ep != 0 || p.run.dp % p.run.ep != 0)) {
+    return str("ep ", p.run.ep, " does not divide the ", p.size.experts, " experts and dp ",
+               p.run.dp);
+  }
   if (p.size.hidden == 0 || p.size.head_dim == 0) return "the row gives no sizes of the model";
-  if (row.text("layers").empty() && row.number("params_B") == 0) {
+  if (row.text("layers").empty() && row.number("params_B") == 0 && preset_of(row).empty()) {
     return "the row gives neither layers nor parameters";
   }
   if (p.run.global_batch == 0 || p.run.seq_len == 0) return "the row gives no batch";
@@ -330,6 +429,7 @@ double hardware_flops_per_token(const TransformerSize& m, const ClusterRun& r) {
 /// Seconds of a step: as published, or from tokens or flops per second of a device. 0: none of
 /// them.
 double step_of(const Row& row, const PublishedRun& p) {
+  if (row.is_vtrain()) return row.number("step_ms") / 1000;
   if (row.number("step_s") > 0) return row.number("step_s");
   const double tokens = static_cast<double>(p.run.global_batch * p.run.seq_len) /
                         static_cast<double>(p.run.devices());
@@ -355,8 +455,9 @@ PublishedRun run_of(const Row& row) {
   set_layout(row, out);
   out.size = size_of(row, out.run.pp);
   out.run.recompute = recompute_of(row);
+  if (row.is_vtrain()) out.assumed.emplace_back("full recompute");
   if (row.text("recompute").empty()) out.assumed.emplace_back("no recompute");
-  out.run.kernels = kernels_of(row);
+  set_kernels(row, out.run);
   out.run.type = type_of(row);
   set_states(row, out.run);
   out.unsupported = unsupported(row, out);
@@ -370,7 +471,9 @@ PublishedRun run_of(const Row& row) {
 std::vector<PublishedRun> read_published_runs(const std::string& path) {
   CsvReader table(path);
   std::vector<PublishedRun> out;
-  while (auto fields = table.next()) out.push_back(run_of(Row(table, std::move(*fields))));
+  while (auto fields = table.next()) {
+    out.push_back(run_of(Row(table, std::move(*fields), out.size() + 1)));
+  }
   CLEAVE_CHECK(!out.empty(), Code::kFormat, path, ": the table has no rows; give at least one run");
   return out;
 }

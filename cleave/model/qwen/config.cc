@@ -115,6 +115,12 @@ std::vector<Preset> qwen3_moe_presets() {
                                    {"tie_word_embeddings", false},
                                    {"initializer_range", 0.02}};
   const std::string large = config.dump();
+  auto largest = config;
+  largest.update({{"hidden_size", 4096},
+                  {"intermediate_size", 12288},
+                  {"moe_intermediate_size", 1536},
+                  {"num_hidden_layers", 94},
+                  {"num_attention_heads", 64}});
   config.update({{"hidden_size", 64},
                  {"intermediate_size", 128},
                  {"moe_intermediate_size", 32},
@@ -126,7 +132,8 @@ std::vector<Preset> qwen3_moe_presets() {
                  {"num_experts_per_tok", 2},
                  {"max_position_embeddings", 512}});
   return {{.name = "qwen3-moe-tiny", .config_json = config.dump()},
-          {.name = "qwen3-30b-a3b", .config_json = large}};
+          {.name = "qwen3-30b-a3b", .config_json = large},
+          {.name = "qwen3-235b-a22b", .config_json = largest.dump()}};
 }
 
 }  // namespace cleave::inline model
