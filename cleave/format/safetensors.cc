@@ -6,6 +6,7 @@
 
 #include "cleave/base/error.h"
 #include "cleave/format/block.h"
+#include "cleave/format/indexed_file.h"
 
 namespace cleave::inline format {
 
@@ -27,7 +28,7 @@ Safetensors Safetensors::open(const fs::path& path, std::string_view stem) {
     const auto weight_map = read_weight_map(index);
     std::set<std::string> names;
     for (const auto& [tensor, file] : weight_map) names.insert(file);
-    for (const std::string& name : names) set.add_file(File::open_read_below(path, name), name);
+    for (const std::string& name : names) set.add_file(open_indexed(index, name), name);
     set.index_names();
     std::map<std::string, std::string> found;
     for (const StoredTensor& t : set.tensors_) found[t.name] = set.files_[t.file].name;

@@ -285,7 +285,8 @@ TEST_F(Index, LinksPipesAndFolders_AreRefused) {
   EXPECT_THAT(error_with(R"({"a":"deep"})").what(), HasSubstr("is a folder"));
 }
 
-// A download that was interrupted leaves the small files, and perhaps some of the parts.
+// A download that was interrupted leaves the small files, and perhaps some of the parts. A link of
+// the cache may lead to a file that is missing.
 TEST(HubSnapshot, MissingWeights_NameTheCommandThatDownloadsThem) {
   const TempFolder cache;
   const fs::path snapshot = cache / "models--org--name/snapshots/abc";
@@ -300,10 +301,27 @@ TEST(HubSnapshot, MissingWeights_NameTheCommandThatDownloadsThem) {
   const std::string part = "model-00001-of-00002.safetensors";
   write_by_hand(snapshot / part, R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1);
   EXPECT_THAT(message(), EndsWith("copy it from where the files are from" + command));
+  const std::string missing = "model-00002-of-00002.safetensors";
+  std::ofstream(snapshot / "model.safetensors.index.json")
+      << R"({"weight_map":{"a":")" << part << R"(","b":")" << missing << R"("}})";
+  const std::string expected =
+      "model.safetensors.index.json names " + missing +
+      ": No such file or directory; copy it from where the files are from" + command;
+  EXPECT_THAT(message(), EndsWith(expected));
+  fs::create_symlink("../../blobs/" + std::string(64, 'a'), snapshot / missing);
+  EXPECT_THAT(message(), EndsWith(expected));
+}
+
+TEST_F(Index, MissingFile_IsNamed) {
+  const Error error = error_with(R"({"a":"missing.safetensors","b":"two.safetensors"})");
+  EXPECT_EQ(error.code(), Code::kIo);
+  EXPECT_EQ(std::string(error.what()),
+            (folder / "model.safetensors.index.json").string() +
+                " names missing.safetensors: No such file or directory; copy it from where the "
+                "files are from");
 }
 
 TEST_F(Index, DisagreementsWithTheFiles_AreNamed) {
-  EXPECT_EQ(error_with(R"({"a":"missing.safetensors"})").code(), Code::kIo);
   EXPECT_THAT(error_with(R"({"a":"two.safetensors","b":"two.safetensors"})").what(),
               HasSubstr("tensor 'a' is not in the file that the index names, two.safetensors"));
   EXPECT_THAT(error_with(R"({"a":"two.safetensors","b":"one.safetensors"})").what(),

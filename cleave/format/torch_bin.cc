@@ -3,6 +3,7 @@
 #include <set>
 
 #include "cleave/base/error.h"
+#include "cleave/format/indexed_file.h"
 
 namespace cleave::inline format {
 namespace {
@@ -58,7 +59,7 @@ TorchBin TorchBin::open(const fs::path& path) {
   std::set<std::string> names;
   for (const auto& [tensor, file] : weight_map) names.insert(file);
   for (const std::string& name : names) {
-    set.add_file(TorchFile(File::open_read_below(path, name)), name);
+    set.add_file(TorchFile(open_indexed(index, name)), name);
   }
   std::map<std::string, std::string> found;
   for (const Entry& entry : set.entries_) found[entry.info.name] = set.names_[entry.file];

@@ -222,6 +222,10 @@ TEST(TorchBin, PartsWithAnIndex_AreOneSet) {
   EXPECT_THAT(refusal(a + R"(,"b":"../secret.bin")"), HasSubstr("not a path"));
   EXPECT_THAT(refusal(a + R"(,"b":"pytorch_model-00001-of-00002.bin")"),
               HasSubstr("is not in the file that the index names"));
+  index(R"("a":"missing.bin")");
+  const Error missing = thrown_by([&] { open_tensors(folder.path()); });
+  EXPECT_EQ(missing.code(), Code::kIo);
+  EXPECT_THAT(missing.what(), HasSubstr("index.json names missing.bin: No such file"));
 }
 
 TEST(TorchBin, FolderWithoutAModel_NamesTheExpectedFiles) {
