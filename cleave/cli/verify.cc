@@ -20,7 +20,7 @@ void check(const VerifyOptions& options) {
 Command verify_command() {
   return {.name = "verify",
           .summary = "compare a sharded model with one rank, layer by layer",
-          .usage = "[--model] NAME|DIR [--tp N] [flags]",
+          .usage = "[--model] NAME|DIR|JSON [--tp N] [flags]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<VerifyOptions>();
             flags.add_all(option::sections(*options));

@@ -30,7 +30,8 @@ namespace cleave::option {
 inline std::vector<Section> sections(VerifyOptions& o) {
   return {
       {"comparison",
-       {{&o.model, "model", "NAME|DIR", "preset, or model or run folder", "required"},
+       {{&o.model, "model", "NAME|DIR|JSON", "preset, model or run folder, or a config.json",
+         "required"},
         {&o.layer,
          "layer",
          "NAME",

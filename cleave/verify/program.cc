@@ -42,6 +42,21 @@ std::string dtype_of_config(const Json& config) {
   return config.string_or("dtype", config.string_or("torch_dtype", ""));
 }
 
+/// Whether --model is a config.json: a model without weights, as for train.
+bool is_config(const VerifyOptions& options) {
+  const std::filesystem::path path = options.model;
+  return path.extension() == ".json" && !std::filesystem::is_directory(path);
+}
+
+/// A config.json; without a vocabulary it gets that of presets.
+Json read_config(const std::string& path) {
+  Json config = Json::parse_file(path);
+  if (config.has("vocab_size")) return config;
+  auto json = Object::parse(config.dump());
+  json["vocab_size"] = kVocabulary;
+  return Json::parse(json.dump(), path);
+}
+
 /// The type of a flag or a config.json; fp32, training's default, if empty.
 at::ScalarType type_of(const std::string& text) {
   const auto dtype = dtype_from_name(text.empty() ? "fp32" : text);
@@ -71,6 +86,11 @@ Work work_of(const VerifyOptions& options) {
                           .fast_sums = options.fast_sums,
                           .device = options.device};
   if (!options.plan.empty()) settings.plan = read_plan(options.plan);
+  if (is_config(options)) {
+    const Json config = read_config(options.model);
+    if (options.dtype.empty()) settings.dtype = type_of(dtype_of_config(config));
+    return {.config = config, .settings = settings};
+  }
   if (!std::filesystem::exists(options.model) && !is_hub_name(options.model)) {
     return {.config = preset_config(options.model, kVocabulary), .settings = settings};
   }
@@ -177,6 +197,9 @@ int cleave_verify(const cleave::VerifyOptions& options) {
   Work work = work_of(options);
   choose_gemm(options.gemm, Axis());
   if (options.fuzz > 0) return run_fuzz(options, work);
+  if (is_config(options) && !options.json && is_first_process()) {
+    log_info("the weights are random: ", options.model, " has none");
+  }
   if (launched_world_size() > 0) work.settings.fingerprint = fingerprint_of(options, work);
   const VerifyReport report = verify_model([&] { return make_model(work.config); }, work.settings);
   if (is_first_process()) {

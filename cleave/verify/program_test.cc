@@ -50,7 +50,7 @@ VerifyOptions options_for(const std::string& model) {
   return options;
 }
 
-/// A folder with a config.json of a model without weights, for --fuzz.
+/// A folder with a config.json of a model without weights.
 class Folder {
  public:
   explicit Folder(const std::string& config) { std::ofstream(folder_ / "config.json") << config; }
@@ -184,6 +184,33 @@ TEST(VerifyProgram, FolderOfAModel_IsComparedWithItsWeights) {
   options.layer = "model.layers.1";
   const Printed printed = run(options);
   EXPECT_EQ(printed.code, 0) << printed.text;
+}
+
+// As `train` accepts it. The folder itself may be a download that has ended early.
+TEST(VerifyProgram, ConfigWithoutWeights_IsComparedWithRandomOnes) {
+  const Folder folder(kSmall);
+  VerifyOptions options = options_for(folder.path() + "config.json");
+  options.tp = 3;
+  const Printed text = run(options);
+  EXPECT_EQ(text.code, 0);
+  const std::string line = "the weights are random: " + options.model + " has none\n";
+  EXPECT_EQ(text.text.substr(0, line.size()), line);
+  EXPECT_TRUE(contains(text.text, "the sharded model matches the model on one rank (tp 3"));
+  options.json = true;
+  EXPECT_TRUE(Json::parse(run(options).text, "stdout").at("agrees").as_bool());
+  options.model = folder.path();
+  EXPECT_EQ(test::thrown_by([&] { cleave_verify(options); }).code(), Code::kIo);
+  options.model = folder.path() + "other.json";
+  EXPECT_EQ(test::thrown_by([&] { cleave_verify(options); }).code(), Code::kIo);
+}
+
+TEST(VerifyProgram, ConfigWithoutVocabulary_GetsThatOfPresets) {
+  std::string text = kSmall;
+  text.erase(text.find("\"vocab_size\": 19, "), 18);
+  const Folder folder(text);
+  VerifyOptions options = options_for(folder.path() + "config.json");
+  options.layer = "lm_head";
+  EXPECT_EQ(run(options).code, 0);
 }
 
 TEST(VerifyProgram, InvalidOptions_AreRefused) {
