@@ -157,6 +157,19 @@ std::unique_ptr<at::ObserverContext> begin_operation(const at::RecordFunction& f
   return began;
 }
 
+/// Whether an operation writes to an argument. A RecordFunction copies the schema, which is large.
+bool is_mutable(const at::RecordFunction& function) {
+  thread_local std::unordered_map<c10::OperatorName, bool> known;
+  const std::optional<c10::OperatorName> name = function.operator_name();
+  if (!name) return false;
+  const auto [entry, is_new] = known.try_emplace(*name, false);
+  if (is_new) {
+    const auto schema = function.operator_schema();
+    entry->second = schema && schema->is_mutable();
+  }
+  return entry->second;
+}
+
 /// What an operation does with the memory of its results.
 enum class Writes : uint8_t { kNothing, kNew, kChanges, kOverwrites };
 
@@ -175,9 +188,7 @@ Writes writes_of(const at::RecordFunction& function, const std::vector<Touched>&
     return Writes::kOverwrites;
   }
   if (name.ends_with('_')) return Writes::kChanges;
-  const auto schema = function.operator_schema();
-  const bool has_out = schema && schema->is_mutable();
-  return has_out ? Writes::kOverwrites : Writes::kNothing;  // a view
+  return is_mutable(function) ? Writes::kOverwrites : Writes::kNothing;  // else a view
 }
 
 /// Without what is only written.
