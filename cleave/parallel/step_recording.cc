@@ -101,9 +101,12 @@ StepRecording::StepRecording(Subject subject) : subject_(std::move(subject)) {
   }
   recorder_.emplace(subject_.memory);
   backward_.emplace();
+  clock_.emplace();
 }
 
 void StepRecording::end() {
+  seconds_ = clock_->seconds();
+  clock_.reset();
   backward_.reset();
   add_weights();
   recording_ = recorder_->finish(aligned_s_);
@@ -112,6 +115,8 @@ void StepRecording::end() {
   recording_->rank = subject_.everyone.rank();
   recording_->host = host_name();
   recording_->aligned_s = aligned_s_;
+  recording_->products_s = seconds_.at(static_cast<size_t>(TimeKind::kProducts));
+  recording_->attention_s = seconds_.at(static_cast<size_t>(TimeKind::kAttention));
 }
 
 void StepRecording::add_weights() {

@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <filesystem>
 #include <optional>
 
@@ -6,6 +7,7 @@
 #include "cleave/parallel/held_memory.h"
 #include "cleave/report/replay.h"
 #include "cleave/torch_internals/cpu_memory.h"
+#include "cleave/torch_internals/op_clock.h"
 #include "cleave/torch_internals/step_scope.h"
 
 namespace cleave::inline parallel {
@@ -47,6 +49,8 @@ class StepRecording {
   }
   /// Ends the recording.
   void end();
+  /// After end(): seconds of the rank's thread in the step, by TimeKind.
+  [[nodiscard]] const std::array<double, kNumTimeKinds>& seconds() const { return seconds_; }
   /// Ends the recording, if end() did not, and writes replay.html and replay.json of all ranks into
   /// `folder`, which rank 0 makes. `replay` has what the step's caller knows: a title, metrics, a
   /// forecast; the rest is set here. Call it once; the second call is Error(kUsage). Throws
@@ -61,6 +65,8 @@ class StepRecording {
   double aligned_s_ = 0;
   std::optional<StepRecorder> recorder_;
   std::optional<BackwardRecorder> backward_;
+  std::optional<OpClock> clock_;
+  std::array<double, kNumTimeKinds> seconds_{};
   std::optional<RankRecording> recording_;  // from end() to write()
 };
 

@@ -46,6 +46,7 @@ struct StepTime {
   /// By TimeKind. Collectives are the messages, as if none overlapped with compute, and the wait
   /// for other ranks.
   KindSeconds kinds{};
+  double waiting = 0;  ///< of the collectives, for other ranks: the pipeline's bubble, a shared CPU
   [[nodiscard]] double total() const;
   [[nodiscard]] double of(TimeKind kind) const { return kinds.at(static_cast<size_t>(kind)); }
 };

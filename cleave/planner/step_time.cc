@@ -98,11 +98,13 @@ StepTime step_time(const Forecast& forecast, const ParallelConfig& layout, const
   StepTime time;
   const double work_s = total_of(own[0]);
   // A rank that shares its CPU works for longer, but not longer than the step.
-  add_seconds(time.kinds, own[0], work_s > 0 ? std::min(1 / share, seconds / work_s) : 1);
+  const double stretch = work_s > 0 ? std::min(1 / share, seconds / work_s) : 1;
+  add_seconds(time.kinds, own[0], stretch);
   const double rest = seconds - time.total();
   constexpr double kRounding = 1e-9;
   if (rest > kRounding * seconds) {
     time.kinds.at(static_cast<size_t>(TimeKind::kCollectives)) += rest;
+    time.waiting = std::max(0.0, rest - stretch * ranks[0].messages());
   }
   return time;
 }

@@ -164,6 +164,7 @@ TEST(StepTime, Messages_CostTheirCallsAndBytes) {
   f.ranks[0].dp = {.num_calls = 2, .bytes = 500};
   const StepTime time = step_time(f, {.dp = 2, .tp = 2}, round_machine());
   EXPECT_NEAR(time.of(TimeKind::kCollectives), 10 * 0.5 + 2 + 2 * 0.5 + 1, 1e-12);
+  EXPECT_NEAR(time.waiting, 0, 1e-12);
 }
 
 // 1F1B takes (M + S - 1) times a forward and a backward; rank 0 waits in S - 1 of them.
@@ -171,6 +172,7 @@ TEST(StepTime, Pipeline_WaitsWhileItFillsAndDrains) {
   const StepTime time = step_time(pipeline(4, 8), {.pp = 4}, round_machine());
   EXPECT_NEAR(time.total(), (8 + 3) * 9, 1e-9);
   EXPECT_NEAR(time.of(TimeKind::kCollectives), 3 * 9, 1e-9);
+  EXPECT_NEAR(time.waiting, 3 * 9, 1e-9);
   EXPECT_NEAR(time.of(TimeKind::kProducts), 8 * 6, 1e-9);
 }
 

@@ -78,9 +78,9 @@ Object forecast_json(const Replay& replay) {
     for (const auto& [axis, bytes] : f.sent) sent[axis] = bytes;
     ranks.push_back({{"memory", f.memory}, {"sent", sent}});
   }
-  return {{"compute_ms", number(replay.forecast_compute_s * 1e3)},
-          {"comm_ms", number(replay.forecast_comm_s * 1e3)},
-          {"ranks", ranks}};
+  Object time = Object::object();
+  for (const auto& [kind, seconds] : replay.forecast_time) time[kind] = seconds * 1e3;
+  return {{"time_ms", time}, {"ranks", ranks}};
 }
 
 }  // namespace
@@ -101,6 +101,8 @@ Object summary_json(const Replay& replay) {
                      {"place", replay.places[i]},
                      {"host", r.host},
                      {"step_us", r.step_s * 1e6},
+                     {"products_us", r.products_s * 1e6},
+                     {"attention_us", r.attention_s * 1e6},
                      {"left_out", r.num_left_out},
                      {"traffic", traffic_json(r)},
                      {"peak", peak_of(r)},

@@ -14,7 +14,12 @@ using json = nlohmann::json;
 
 /// One rank of two that all-reduces from `begin` to `end`, inside a layer from 1 to 9.
 RankRecording recording(int rank, double begin, double end) {
-  RankRecording r{.rank = rank, .host = "a", .step_s = 10, .comm_end_s = 10};
+  RankRecording r{.rank = rank,
+                  .host = "a",
+                  .step_s = 10,
+                  .comm_end_s = 10,
+                  .products_s = 2.5,
+                  .attention_s = 0.5};
   r.names = {"layer", "site"};
   r.axes = {{.name = "tp", .ranks = {0, 1}}};
   r.calls = {{.op = "all_reduce", .bytes = 8, .sent = 8}};
@@ -81,6 +86,7 @@ TEST(Replay, Json_ReadsBackTheSame) {
   const RankRecording r = recording(1, 2, 6);
   EXPECT_EQ(json_of(recording_of(json_of(r))), json_of(r));
   EXPECT_EQ(recording_of(json_of(r)).weights[0].ranges[0][1], 2);
+  EXPECT_EQ(recording_of(json_of(r)).products_s, 2.5);
   EXPECT_THROW((void)recording_of("{}"), Error);
   EXPECT_THROW((void)recording_of("["), Error);
 }
@@ -162,6 +168,17 @@ TEST(Replay, PageOf64Ranks_HasAtMost10MBAndCountsWhatItLeavesOut) {
   }
   EXPECT_EQ(static_cast<int64_t>(shown) + left_out, kRanks * kEvents);
   EXPECT_GT(shown, 100'000U);
+}
+
+TEST(Replay, Summary_HasTheForecastByKindAndTheTimesOfProducts) {
+  Replay replay = two_ranks();
+  replay.forecast = {{.memory = 8}, {.memory = 8}};
+  replay.forecast_time = {{"matrix products", 2}, {"bubble and waiting", 0.25}};
+  const json summary = json::parse(chrome_trace(replay)).at("otherData").at("replay");
+  EXPECT_EQ(summary.at("forecast").at("time_ms"),
+            json({{"matrix products", 2000.0}, {"bubble and waiting", 250.0}}));
+  EXPECT_EQ(summary.at("ranks").at(1).at("products_us"), 2.5e6);
+  EXPECT_EQ(summary.at("ranks").at(1).at("attention_us"), 0.5e6);
 }
 
 TEST(Replay, Page_EscapesTitles) {

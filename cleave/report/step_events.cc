@@ -100,6 +100,8 @@ std::string json_of(const RankRecording& r) {
                       {"aligned_s", r.aligned_s},
                       {"step_s", r.step_s},
                       {"comm_end_s", r.comm_end_s},
+                      {"products_s", r.products_s},
+                      {"attention_s", r.attention_s},
                       {"names", r.names},
                       {"axes", axes_json(r)},
                       {"calls", calls_json(r)},
@@ -118,6 +120,8 @@ RankRecording recording_of(const std::string& json) {
                     .aligned_s = from.at("aligned_s").get<double>(),
                     .step_s = from.at("step_s").get<double>(),
                     .comm_end_s = from.at("comm_end_s").get<double>(),
+                    .products_s = from.at("products_s").get<double>(),
+                    .attention_s = from.at("attention_s").get<double>(),
                     .names = from.at("names").get<std::vector<std::string>>()};
     read_lists(from, r);
     r.num_left_out = from.at("num_left_out").get<int64_t>();

@@ -81,9 +81,11 @@ struct RecordedAxis {
 struct RankRecording {
   int rank = 0;
   std::string host{};
-  double aligned_s = 0;   ///< the rank's clock when the step began on all ranks
-  double step_s = 0;      ///< to the end of the update
-  double comm_end_s = 0;  ///< when metrics.jsonl's comm_ms ends: before the update
+  double aligned_s = 0;    ///< the rank's clock when the step began on all ranks
+  double step_s = 0;       ///< to the end of the update
+  double comm_end_s = 0;   ///< when metrics.jsonl's comm_ms ends: before the update
+  double products_s = 0;   ///< of the step, in matrix products
+  double attention_s = 0;  ///< of the step, in attention beside its products
   std::vector<std::string> names{};
   std::vector<RecordedAxis> axes{};
   std::vector<StepCall> calls{};

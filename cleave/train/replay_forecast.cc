@@ -17,8 +17,12 @@ const RankForecast& forecast_of(const Forecast& planned, const ParallelConfig& l
 void add_forecast(const TrainSetup& setup, const Machine& machine, int num_ranks, Replay& replay) {
   if (!setup.planned) return;
   const StepTime time = step_time(*setup.planned, setup.layout, machine);
-  replay.forecast_comm_s = time.of(TimeKind::kCollectives);
-  replay.forecast_compute_s = time.total() - replay.forecast_comm_s;
+  replay.forecast_time = {
+      {"matrix products", time.of(TimeKind::kProducts)},
+      {"attention", time.of(TimeKind::kAttention)},
+      {"memory-bound", time.of(TimeKind::kOptimizer) + time.of(TimeKind::kOther)},
+      {"exposed communication", time.of(TimeKind::kCollectives) - time.waiting},
+      {"bubble and waiting", time.waiting}};
   for (int r = 0; r < num_ranks; ++r) {
     const RankForecast& f = forecast_of(*setup.planned, setup.layout, static_cast<size_t>(r));
     RankForecastNumbers numbers{.memory = f.memory.total()};

@@ -2,18 +2,25 @@
 
 namespace cleave::inline train {
 
-void StepProfile::begin_step() {
+bool StepProfile::measures_now() const {
   constexpr int kSteps = 8;
-  if (measures_time_ && !memory_ && num_clocked_ < kSteps) clock_.emplace();
+  return measures_time_ && !memory_ && num_clocked_ < kSteps;
+}
+
+void StepProfile::begin_step() {
+  if (measures_now()) clock_.emplace();
 }
 
 void StepProfile::end_time() {
-  if (clock_) {
-    const auto seconds = clock_->seconds();
-    for (size_t k = 0; k < seconds.size(); ++k) clocked_s_[k] += seconds[k];
-    ++num_clocked_;
-    clock_.reset();
-  }
+  if (!clock_) return;
+  add_time(clock_->seconds());
+  clock_.reset();
+}
+
+void StepProfile::add_time(const std::array<double, kNumTimeKinds>& seconds) {
+  if (!measures_now()) return;
+  for (size_t k = 0; k < seconds.size(); ++k) clocked_s_[k] += seconds[k];
+  ++num_clocked_;
 }
 
 void StepProfile::end_memory() {

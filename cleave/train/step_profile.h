@@ -21,6 +21,8 @@ class StepProfile {
   void begin_step();
   /// Ends the measurement of time; end_memory() follows it in each step.
   void end_time();
+  /// The time of a step that a recording has measured instead.
+  void add_time(const std::array<double, kNumTimeKinds>& seconds);
   void end_memory();
 
   /// Peak bytes of tensors in the first two steps.
@@ -31,6 +33,8 @@ class StepProfile {
   [[nodiscard]] NamesAndSeconds step_time() const;
 
  private:
+  [[nodiscard]] bool measures_now() const;
+
   bool measures_time_;
   std::optional<CpuMemory> memory_{std::in_place};  // for two steps
   int num_watched_ = 0;                             // of them, so far

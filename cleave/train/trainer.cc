@@ -152,7 +152,7 @@ void Trainer::begin_recording(int64_t step) {
 void Trainer::train_step(int64_t step) {
   begin_recording(step);
   const double start = monotonic_s();
-  profile_.begin_step();
+  if (!recording_) profile_.begin_step();  // a recording measures the time itself
   const double comm_before = collective_seconds();
   world_.note_step(step + 1);
   const std::vector<Batch> batches = recorded("data", [&] { return batches_.of_step(step); });
@@ -170,7 +170,10 @@ void Trainer::train_step(int64_t step) {
   stop_.poll("step");
 
   const double seconds = monotonic_s() - start;
-  if (recording_) recording_->end();
+  if (recording_) {
+    recording_->end();
+    profile_.add_time(recording_->seconds());
+  }
   profile_.end_memory();
   const double rate = static_cast<double>(sums.tokens) / seconds;
   StepMetrics m{

@@ -48,6 +48,21 @@ function check() {
   expect("memory", model.ranks.every(rank => rank.memory.length > 0), true);
   expect("bars", by("ranges").querySelectorAll(".held").length > 0, true);
   expect("gathered", by("ranges").querySelectorAll(".gathered").length > 0, EXPECTED.is_fsdp);
+  expect("a forecast is shown", !by("forecastSection").hidden, EXPECTED.trains);
+  if (EXPECTED.trains) {
+    const cells = [...by("forecastTimes").rows].map(row => [...row.cells].map(cell => cell.textContent));
+    expect("kinds of time", cells.map(row => row[0]), ["kind", "matrix products", "attention", "memory-bound", "exposed communication", "bubble and waiting", "step"]);
+    const [forecast, measured] = [1, 2].map(c => cells.slice(1).map(row => parseFloat(row[c].replaceAll(",", ""))));
+    for (const [name, numbers] of [["forecast", forecast], ["measured", measured]]) {
+      expect(`${name}: kinds add up`, Math.abs(numbers.slice(0, 5).reduce((a, b) => a + b, 0) - numbers[5]) < 0.01, true);
+      expect(`${name}: times`, numbers.every(number => number >= 0) && numbers[0] > 0 && numbers[1] > 0 && numbers[2] > 0, true);
+      if (EXPECTED.ranks === 1) expect(`${name}: communication of one rank`, numbers[3], 0);
+    }
+    expect("measured communication", measured[3] > 0, EXPECTED.ranks > 1);
+    expect("measured step", Math.abs(measured[5] - model.ranks[0].step_us / 1e3) < 0.001, true);
+    const canWait = EXPECTED.has_bubble && model.summary.cores >= EXPECTED.ranks;  // otherwise others use the core
+    expect("forecast of the bubble", forecast[4] > 0 || !canWait, true);
+  }
   for (const rank of model.ranks) {
     const inside = rank.events.filter(e => e.track === 0 && e.depth === 0).reduce((sum, e) => sum + e.dur, 0);
     expect(`${rank.place}: the events fit into the step`, inside <= rank.step_us * 1.001 + 1, true);
@@ -115,7 +130,7 @@ def record(cleave, folder, name, words):
     for flag, value in zip(words, words[1:]):
         if flag in ("--tp", "--dp", "--pp"):
             ranks *= int(value)
-    return run, {"ranks": ranks, "is_fsdp": "--fsdp" in words, "questions": 0, "trains": True, **metrics_of(run, STEP)}
+    return run, {"ranks": ranks, "is_fsdp": "--fsdp" in words, "has_bubble": "--pp" in words, "questions": 0, "trains": True, **metrics_of(run, STEP)}
 
 
 def metrics_of(run, step):
@@ -127,7 +142,7 @@ def lesson(cleave, folder):
     """The run folder of a lesson, and what its page must show."""
     subprocess.run([cleave, "lesson", "pp", "--out", str(folder / "lesson")], check=True, stdout=subprocess.DEVNULL)
     run = folder / "lesson/run"
-    return run, {"ranks": 4, "is_fsdp": False, "questions": 3, "trains": True, **metrics_of(run, 3)}
+    return run, {"ranks": 4, "is_fsdp": False, "has_bubble": True, "questions": 3, "trains": True, **metrics_of(run, 3)}
 
 
 def generation(cleave, folder, model):
@@ -135,7 +150,7 @@ def generation(cleave, folder, model):
     out = folder / "generate"
     subprocess.run([cleave, "launch", "-n", "2", "--", cleave, "generate", str(model), "--prompt", "a text", "--max-new-tokens", "4",
                     "--record-step", str(STEP), "--out", str(out)], check=True, stdout=subprocess.DEVNULL)
-    return out, {"ranks": 2, "is_fsdp": False, "questions": 0, "trains": False, "loss": None, "step_ms": None, "comm_ms": None}
+    return out, {"ranks": 2, "is_fsdp": False, "has_bubble": False, "questions": 0, "trains": False, "loss": None, "step_ms": None, "comm_ms": None}
 
 
 def check_trace(run):
