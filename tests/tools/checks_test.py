@@ -162,6 +162,25 @@ class Checks(unittest.TestCase):
         self.check("docs", "a.md:2: ./run has no command 'dance'", "a.md:3: cleave has no command 'sing'",
                    "a.md:6: not a shell script", "a.md:8: nope.md does not exist")
 
+    def run_page(self, text):
+        self.write("a.md", text)
+        result = subprocess.run([sys.executable, "tools/run_docs.py", "--build", "build", "a.md"], cwd=self.folder,
+                                capture_output=True, text=True)
+        return result.returncode, result.stdout
+
+    def test_run_docs_command_that_fails_is_named(self):
+        code, log = self.run_page("```sh\necho 1\n```\n```sh\nfalse\n```\n")
+        self.assertEqual(code, 1)
+        self.assertIn("2 blocks of 1 pages run, 1 failed a.md:5", log)
+
+    def test_run_docs_shown_line_that_is_not_printed_is_named(self):
+        shown = "```sh\necho a line; echo another\n```\n\n```text\nanother\n```\n"
+        self.assertEqual(self.run_page(shown)[0], 0)
+        code, log = self.run_page(shown.replace("\nanother", "\nanothe"))
+        self.assertEqual(code, 1)
+        self.assertIn("a.md:2: the page shows a line that was not printed: anothe", log)
+        self.assertEqual(self.run_page(shown.replace("```text", "About this:\n\n```text").replace("\nanother", "\nx"))[0], 0)
+
     def test_text_each_fault_is_named(self):
         self.write("cleave/base/utils.h", "#pragma once\n")
         self.write("a.md", "see /ro" "ot/x\ncaf\u00e9\n// TO" "DO\nend \nhttps:/" "/example.test/\n")
