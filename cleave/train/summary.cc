@@ -119,8 +119,9 @@ std::vector<std::string> run_header(const TrainSetup& setup, const std::string& 
   const char* as = layout.find(',') == std::string::npos ? " as " : ", as ";
   std::vector<std::string> lines = {
       str("model   ", model_name, ": ",
-          count_text(static_cast<double>(num_weights(model.parameters()))), " weights",
-          trained_text(model), ", ", counted(f.num_layers, "layer"), " of width ", f.hidden, ", ",
+          count_text(static_cast<double>(num_weights(model.parameters()))),
+          setup.folder ? " weights" : " new weights", trained_text(model), ", ",
+          counted(f.num_layers, "layer"), " of width ", f.hidden, ", ",
           counted(f.num_heads, "head"), kv, ", vocabulary ", f.vocab_size),
       str("ranks   ", layout, as, world.ranks_are_threads() ? "threads" : "processes", ", ",
           cores_text(), ", ", o.dtype, ", ",

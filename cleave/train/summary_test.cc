@@ -15,9 +15,8 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-/// What a run of one step prints.
-std::string printed(int tp) {
-  const test::TempFolder folder;
+/// A run of one step with new weights, in `folder`.
+TrainOptions one_step(const test::TempFolder& folder) {
   std::ofstream(folder / "tiny.json")
       << R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","vocab_size":257,
   "hidden_size":16,"intermediate_size":24,"num_hidden_layers":2,"num_attention_heads":2,
@@ -27,22 +26,38 @@ std::string printed(int tp) {
   o.model = folder / "tiny.json";
   o.data = {folder / "text.txt"};
   o.out = folder / "run";
-  o.tp = tp;
   o.seq_len = 8;
   o.batch_size = 4;
   o.steps = 1;
   o.gemm = "mkl";
   o.threads_per_rank = 1;
+  return o;
+}
+
+std::string printed(const TrainOptions& o) {
   testing::internal::CaptureStdout();
   cleave_train(o);
   return testing::internal::GetCapturedStdout();
 }
 
 TEST(RunHeader, TimeOfCommunication_IsThereWhereRanksCommunicate) {
-  EXPECT_THAT(printed(2), HasSubstr(", collectives "));
-  const std::string alone = printed(1);
+  const test::TempFolder two, one;
+  TrainOptions o = one_step(two);
+  o.tp = 2;
+  EXPECT_THAT(printed(o), HasSubstr(", collectives "));
+  const std::string alone = printed(one_step(one));
   EXPECT_THAT(alone, HasSubstr(" per step (matrix products "));
   EXPECT_THAT(alone, Not(HasSubstr("collectives")));
+}
+
+// A preset may have the name of a published model, but none of its weights.
+TEST(RunHeader, OnlyWeightsOfAPresetOrConfig_AreCalledNew) {
+  const test::TempFolder folder;
+  TrainOptions o = one_step(folder);
+  EXPECT_THAT(printed(o), HasSubstr("tiny.json: 12.7k new weights, "));
+  o.model = o.out;
+  o.out = folder / "tuned";
+  EXPECT_THAT(printed(o), HasSubstr("run: 12.7k weights, "));
 }
 
 TEST(RunHeader, TimeOnGpus_IsAtLeastWhatIsKnown) {
