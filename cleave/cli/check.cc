@@ -26,6 +26,14 @@ std::string reason(int number) {
   return std::generic_category().message(number);
 }
 
+// A shell replaces ~ only where a word begins: not in --out=~/run, and not in a config file.
+void refuse_tilde(std::string_view flag, const std::string& path) {
+  std::error_code problem;
+  CLEAVE_CHECK(!path.starts_with("~/") || fs::exists("~", problem), Code::kUsage, flag, ' ', path,
+               ": no shell has replaced the ~; give the whole path, or in a shell $HOME",
+               path.substr(1));
+}
+
 // The newest checkpoint by its name, not one that a resumed run has renamed; empty if there is
 // none.
 std::string newest_checkpoint_in(const fs::path& run) {
@@ -91,6 +99,7 @@ void require_file(std::string_view flag, const std::string& path) {
                " - would be stdin, which this flag does not read; write it into a file");
   CLEAVE_CHECK(path.find("://") == std::string::npos, Code::kIo, flag, ' ', path,
                ": is an address; download it, and give the file");
+  refuse_tilde(flag, path);
   const bool is_list = !fs::exists(path, problem) && path.find(',') != std::string::npos &&
                        fs::exists(path.substr(0, path.find(',')), problem);
   CLEAVE_CHECK(!is_list, Code::kIo, flag, ' ', path, ": no such file; separate files by spaces");
@@ -131,6 +140,7 @@ void require_checkpoint(const std::string& folder) {
 }
 
 void require_model(const std::string& model, bool takes_presets) {
+  refuse_tilde("--model", model);
   std::error_code problem;
   if (fs::is_directory(model, problem)) return require_checkpoint(model);
   if (is_gguf(model)) return;
@@ -166,6 +176,7 @@ void require_chat_template(const std::string& chat_template) {
 }
 
 void require_run_folder(const std::string& out) {
+  refuse_tilde("--out", out);
   std::error_code problem;
   if (!fs::exists(out, problem)) return;
   CLEAVE_CHECK(fs::is_directory(out, problem), Code::kIo, "--out ", out,

@@ -60,7 +60,9 @@ void read_prompt_file(GenerateOptions* options) {
   const std::string path = is_stdin ? "stdin" : options->prompt_file;
   const std::string text = is_stdin ? read_stdin() : read_prompts(path);
   const bool is_jsonl = path.ends_with(".jsonl");
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
   std::string_view rest = text;
+  if (rest.starts_with(kByteOrderMark)) rest.remove_prefix(kByteOrderMark.size());
   for (int line = 1; !rest.empty(); ++line) {
     const size_t end = std::min(rest.find('\n'), rest.size());
     std::string_view prompt = rest.substr(0, end);

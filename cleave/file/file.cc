@@ -1,6 +1,7 @@
 #include "cleave/file/file.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -67,6 +68,20 @@ void require_regular(int fd, const std::string& path) {
                "; expected a regular file");
 }
 
+/// Refuses what git leaves in the place of a large file until it is fetched.
+void require_content(const File& file) {
+  constexpr std::string_view kPointer =
+      "version https:"
+      "//git-lfs.github.com/spec/";
+  constexpr uint64_t kLongestPointer = 1024;
+  const uint64_t size = file.size();
+  if (size < kPointer.size() || size > kLongestPointer) return;
+  std::array<char, kPointer.size()> begin{};
+  file.read_at(0, std::as_writable_bytes(std::span(begin)));
+  CLEAVE_CHECK(std::string_view(begin.data(), begin.size()) != kPointer, Code::kFormat, file.path(),
+               " is a pointer of Git LFS, not the file itself; fetch it with: git lfs pull");
+}
+
 /// Where a snapshot in the Hugging Face cache links to, from its own folder.
 constexpr const char* kBlobs = "../../blobs";
 
@@ -94,6 +109,7 @@ File File::open_read(const fs::path& path) {
   if (fd < 0) throw_io(path.string(), "open", errno);
   File file(fd, path.string());
   require_regular(fd, file.path_);
+  require_content(file);
   return file;
 }
 
@@ -117,6 +133,7 @@ File File::open_read_below(const fs::path& folder, std::string_view name) {
   }
   File file(fd, path);
   require_regular(fd, path);
+  require_content(file);
   return file;
 }
 

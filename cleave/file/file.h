@@ -19,7 +19,7 @@ inline constexpr size_t kWriteChunk = size_t{64} << 10;
 /// reads and writes are continued.
 class File {
  public:
-  /// Opens a regular file for reading. Refuses devices, pipes and folders without blocking.
+  /// Opens a regular file for reading; never blocks. Refuses devices, folders, Git LFS pointers.
   static File open_read(const std::filesystem::path& path);
   /// The same for an untrusted name: one component below `folder`, opened without following a
   /// symbolic link. Throws Error(kFormat) before any open if the name is not one component.

@@ -3,6 +3,7 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <fstream>
 #include <memory>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -84,6 +85,29 @@ TEST(File, MissingExistingAndSpecialFiles_AreRefusedByName) {
   EXPECT_THAT(thrown_by([&] { File::open_read(folder / "pipe"); }).what(), HasSubstr("pipe"));
   EXPECT_THAT(thrown_by([&] { File::open_read(folder.path()); }).what(), HasSubstr("is a folder"));
   EXPECT_EQ(thrown_by([&] { read_file(folder / "f", 0); }).code(), Code::kFormat);
+}
+
+// What `git clone` without Git LFS leaves of a model's weights.
+TEST(File, PointerOfGitLfs_IsRefusedWithTheCommandThatFetchesTheFile) {
+  const TempFolder folder;
+  const std::string spec =
+      "version https:"
+      "//git-lfs.github.com/spec/";
+  const std::string pointer = spec + "v1\noid sha256:4d7a2146\nsize 12345\n";
+  std::ofstream(folder / "model.safetensors") << pointer;
+  const Error refused = thrown_by([&] { (void)File::open_read(folder / "model.safetensors"); });
+  EXPECT_EQ(refused.code(), Code::kFormat);
+  EXPECT_EQ(std::string(refused.what()),
+            (folder / "model.safetensors").string() +
+                " is a pointer of Git LFS, not the file itself; fetch it with: git lfs pull");
+  EXPECT_EQ(
+      thrown_by([&] { (void)File::open_read_below(folder.path(), "model.safetensors"); }).code(),
+      Code::kFormat);
+  for (const std::string& text :
+       {std::string(), spec.substr(1), " " + pointer, pointer + std::string(1000, ' ')}) {
+    std::ofstream(folder / "text") << text;
+    EXPECT_EQ(read_file(folder / "text"), text);
+  }
 }
 
 TEST(File, WriteIntoAMissingFolder_IsRefusedByTheFoldersName) {

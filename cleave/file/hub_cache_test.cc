@@ -91,6 +91,20 @@ TEST_F(HubCache, ModelThatIsNotThere_IsRefusedWithTheCommandThatDownloadsIt) {
   EXPECT_EQ(thrown_by([] { (void)hub_model("org/name"); }).code(), Code::kFormat);
 }
 
+TEST_F(HubCache, CheckpointThatIsNotThere_IsNotSoughtInTheCache) {
+  set("HF_HUB_CACHE", folder_ / "cache");
+  const fs::path before = fs::current_path();
+  write(folder_ / "mine/latest", "step_00000002");
+  fs::current_path(folder_.path());
+  EXPECT_EQ(
+      std::string(thrown_by([] { (void)hub_model("mine/step_2", "--model"); }).what()),
+      "--model mine/step_2: no such folder in the run mine; give mine for its newest checkpoint");
+  const fs::path cached = make_model(folder_ / "cache");
+  write(folder_ / "org/latest", "step_00000002");
+  EXPECT_EQ(hub_model("org/name"), cached);
+  fs::current_path(before);
+}
+
 TEST_F(HubCache, DownloadAdvice_IsForSnapshotsOfACacheOnly) {
   const std::string command = "; download it with: hf download ";
   EXPECT_EQ(download_advice("/hub/models--org--a-b/snapshots/abc"), command + "org/a-b");

@@ -75,7 +75,12 @@ fs::path hub_model(const std::string& name, std::string_view what) {
       cache / str("models--", name.substr(0, slash), "--", name.substr(slash + 1));
   const fs::path main = model / "refs" / "main";
   std::error_code ignored;  // a path that cannot be accessed, or is too long, does not exist
-  CLEAVE_CHECK(fs::exists(main, ignored), Code::kIo, what, ' ', name,
+  const bool is_cached = fs::exists(main, ignored);
+  const fs::path run = name.substr(0, slash);
+  CLEAVE_CHECK(is_cached || !fs::exists(run / kLatestName, ignored), Code::kIo, what, ' ', name,
+               ": no such folder in the run ", run.string(), "; give ", run.string(),
+               " for its newest checkpoint");
+  CLEAVE_CHECK(is_cached, Code::kIo, what, ' ', name,
                ": no such folder, and not in the Hugging Face cache ", cache.string(),
                "; download it with: hf download ", name);
   std::string revision = read_file(main, kLongestRevision);

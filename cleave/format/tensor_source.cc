@@ -60,12 +60,17 @@ std::unique_ptr<TensorSource> open_tensors(const fs::path& path, std::string_vie
                 : is_torch_file_name(path.filename().string())) {
     return std::make_unique<TorchBin>(TorchBin::open(path));
   }
-  const bool has_none = is_folder && !has_safetensors(path, stem);
-  if (has_none) require_index(path, stem, ".safetensors");
-  if (has_none) require_index(path, kTorchBinStem, ".bin");
-  CLEAVE_CHECK(!has_none, Code::kIo, path.string(), " has neither ", stem, ".safetensors nor ",
-               kTorchBinStem, ".bin, nor their index files; expected a model folder",
-               download_advice(path));
+  if (is_folder && !has_safetensors(path, stem)) {
+    require_index(path, stem, ".safetensors");
+    require_index(path, kTorchBinStem, ".bin");
+    std::string advice = download_advice(path);
+    if (const fs::path sizes = path / "config.json"; advice.empty() && fs::exists(sizes)) {
+      advice = str("; cleave train --model ", sizes.string(), " makes new weights");
+    }
+    throw Error(Code::kIo,
+                str(path.string(), " has neither ", stem, ".safetensors nor ", kTorchBinStem,
+                    ".bin, nor their index files; expected a model folder", advice));
+  }
   return std::make_unique<Safetensors>(Safetensors::open(path, stem));
 }
 

@@ -27,6 +27,7 @@ namespace fs = std::filesystem;
 using test::TempFolder;
 using test::thrown_by;
 using testing::ElementsAre;
+using testing::EndsWith;
 using testing::HasSubstr;
 
 const std::string kGolden = test::source_file("tests/golden/format");
@@ -233,6 +234,11 @@ TEST(TorchBin, FolderWithoutAModel_NamesTheExpectedFiles) {
   const Error error = thrown_by([&] { open_tensors(folder.path()); });
   EXPECT_EQ(error.code(), Code::kIo);
   EXPECT_THAT(error.what(), HasSubstr("has neither model.safetensors nor pytorch_model.bin"));
+  EXPECT_THAT(error.what(), EndsWith("; expected a model folder"));
+  std::ofstream(folder / "config.json") << "{}";
+  EXPECT_THAT(thrown_by([&] { open_tensors(folder.path()); }).what(),
+              EndsWith("; expected a model folder; cleave train --model " +
+                       (folder / "config.json").string() + " makes new weights"));
   const Error of_bin = thrown_by([&] { TorchBin::open(folder.path()); });
   EXPECT_EQ(of_bin.code(), Code::kIo);
   EXPECT_THAT(of_bin.what(),

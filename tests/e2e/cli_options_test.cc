@@ -333,7 +333,8 @@ TEST_F(Options, PromptIds_AreRows) {
 }
 
 TEST_F(Options, PromptFile_HasAPromptALine) {
-  std::ofstream(in("p.txt")) << "one\n\ntwo words\r\nlast";
+  const std::string byte_order_mark = "\xEF\xBB\xBF";
+  std::ofstream(in("p.txt")) << byte_order_mark << "one\n\ntwo words\r\nlast";
   EXPECT_EQ(generate({"--prompt-file", in("p.txt")})["prompts"],
             json({"one", "two words", "last"}));
   std::ofstream(in("p.jsonl")) << "{\"prompt\": \"a\\nb\"}\n{\"text\": \"c\"}\n";

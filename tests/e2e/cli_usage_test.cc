@@ -354,6 +354,18 @@ TEST_F(Usage, MissingFiles_AreIoErrors) {
                  "--data @data.txt,b.txt: no such file; separate files by spaces");
 }
 
+// As in --out=~/run, where the shell leaves the ~ as it is: a folder of that name would be made.
+TEST_F(Usage, HomeFolderThatNoShellReplaced_IsRefused) {
+  const std::string advice =
+      ": no shell has replaced the ~; give the whole path, or in a shell $HOME";
+  expect_refused({"train", "--data", "@data.txt", "--out=~/run"}, 2,
+                 "--out ~/run" + advice + "/run");
+  expect_refused({"train", "--data=~/a.txt", "--out", "@new"}, 2,
+                 "--data ~/a.txt" + advice + "/a.txt");
+  expect_refused({"generate", "--model=~/run", "--prompt", "x"}, 2,
+                 "--model ~/run" + advice + "/run");
+}
+
 TEST_F(Usage, FolderThatHoldsARun_IsOnlyTakenToResume) {
   const std::string data = in("data.txt");
   expect_refused({"train", "--data", data, "--out", "@run"}, 2,
