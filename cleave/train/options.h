@@ -107,7 +107,7 @@ inline std::vector<Row> input_rows(TrainOptions& o) {
       {&o.packing,
        "packing",
        "",
-       "put several chats or rows of ids into a sequence; attention stays within each",
+       "put several chats, documents or rows of ids into a sequence; attention stays within each",
        "off",
        {},
        kMustMatch,
