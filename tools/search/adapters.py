@@ -8,7 +8,7 @@ import zlib
 import tensor_file
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj", "gate_proj", "up_proj", "gate_up_proj", "down_proj", "c_attn",
-           "c_proj", "c_fc")
+           "c_proj", "c_fc", "w1", "w2", "w3")
 
 
 def random_matrix(adapter, name, rows, columns, width):

@@ -13,7 +13,7 @@ import extreme
 import forecasts
 import models
 from draws import (MAX_RANKS, draw_adapter, draw_config, draw_data, draw_layout, draw_machine, draw_model, draw_plan,
-                   draw_prompts, draw_saved_adapter, draw_training, maybe, needs_other_tokenizer, pruned, text_for)
+                   draw_prompts, draw_saved_adapter, draw_training, draw_watched, maybe, needs_other_tokenizer, pruned, text_for)
 
 SAVING = {"save-every", "async-save", "keep-last"}  # flags that a kind which saves and resumes gives itself
 
@@ -28,10 +28,7 @@ def train(rng):
     math = draw_training(rng)
     if maybe(rng, 0.25):
         math["eval-every"] = rng.randint(1, 3)
-    layout = draw_layout(rng, model, math["batch-size"])
-    # Its roundings are those that the bounds of bf16 allow; other dtypes round less.
-    if math["dtype"] == "bf16" and layout.get("dp", 1) > 1 and maybe(rng, 0.4):
-        layout["reduce-dtype"] = "bf16"
+    layout = draw_watched(rng, math, draw_layout(rng, model, math["batch-size"]))
     other = {"processes": True} if maybe(rng, 0.08) else {}
     other |= draw_config(rng) | draw_plan(rng, layout, model)
     return {"model": model, "data": data, "math": math, "layout": layout, "other": other}
@@ -40,17 +37,25 @@ def train(rng):
 def any_train(rng):
     """Of some runs the data or the evaluations, not --steps, set the length."""
     case = train(rng)
-    math, data = case["math"], case["data"]
-    if data.get("form", "ids") == "ids" and maybe(rng, 0.06):
-        math.pop("warmup", None)
-        math.update({"epochs": rng.choice((1, 2)), "batch-size": max(4, math["batch-size"])})
-        del math["steps"]
+    if case["data"].get("form", "ids") == "ids" and maybe(rng, 0.06):
+        run_epochs(rng, case)
     elif maybe(rng, 0.06):
-        math.update({"early-stop": rng.choice((1, 1, 2)), "eval-every": 1, "steps": rng.randint(3, 6), "lr": 1e-2})
-        math.pop("warmup", None)
-    elif maybe(rng, 0.05):
-        case["layout"]["record-step"] = rng.randint(1, math["steps"])
+        stop_early(rng, case)
     return case
+
+
+def run_epochs(rng, case):
+    """--epochs instead of --steps and of the flags that depend on it."""
+    case["math"].update({"epochs": rng.choice((1, 2)), "batch-size": max(4, case["math"]["batch-size"])})
+    for name in ("steps", "warmup", "decay-steps"):
+        case["math"].pop(name, None)
+    case["layout"].pop("record-step", None)
+
+
+def stop_early(rng, case):
+    case["math"].update({"early-stop": rng.choice((1, 1, 2)), "eval-every": 1, "steps": rng.randint(3, 6), "lr": 1e-2})
+    case["math"].pop("warmup", None)
+    case["layout"].pop("record-step", None)  # the run may end before
 
 
 def preset(rng):
@@ -96,14 +101,32 @@ def masked_text(rng):
     return case
 
 
+def resume_at(rng, case):
+    """Saves in the middle on one layout and resumes on another. A recorded step may be one that the run before made."""
+    math = case["math"]
+    math.pop("warmup", None)
+    first = draw_watched(rng, math, draw_layout(rng, case["model"], math["batch-size"]))
+    case["layout"].pop("record-step", None)
+    case["other"] = {name: value for name, value in case["other"].items() if name == "weights"}
+    case["other"].update({"at": rng.randint(1, math["steps"] - 1), "first": without_saving(first)})
+    if "eval-every" not in math and maybe(rng, 0.2):
+        # A run that has ended goes on with more steps. Only a constant rate does not depend on their number.
+        case["other"]["ends"] = True
+        case["other"]["first"].pop("record-step", None)
+        for name in ("min-lr", "decay-steps"):
+            math.pop(name, None)
+        math["schedule"] = "constant"
+    return case
+
+
+def without_saving(layout):
+    return {name: value for name, value in layout.items() if name not in SAVING}
+
+
 def resume(rng):
     case = train(rng)
-    case["math"]["steps"] = steps = rng.randint(2, 5)
-    case["math"].pop("warmup", None)
-    batch = case["math"]["batch-size"]
-    case["other"] = {"at": rng.randint(1, steps - 1), "first": draw_layout(rng, case["model"], batch)}
-    case["other"]["first"] = {name: value for name, value in case["other"]["first"].items() if name not in SAVING}
-    return case
+    case["math"]["steps"] = rng.randint(2, 5)
+    return resume_at(rng, case)
 
 
 def draw_tuning(rng, model, form, steps):
@@ -113,14 +136,15 @@ def draw_tuning(rng, model, form, steps):
         flags["dpo-beta"] = rng.choice((0.01, 0.5, 3))
     if form == "chats" and maybe(rng, 0.4):
         flags["train-on"] = "all"
-    if form in ("text", "text rows") or (form != "pairs" and maybe(rng, 0.5)):
+    family = model.get("family", "llama")
+    if family != "bert" and (form in ("text", "text rows") or (form != "pairs" and maybe(rng, 0.5))):
         flags["packing"] = True
-    gpt2 = model.get("family") == "gpt2"
     if maybe(rng, 0.6):
-        flags.update(draw_adapter(rng, gpt2))
-    elif maybe(rng, 0.4):
-        block = "transformer.h" if gpt2 else "model.layers"
-        flags["param-group"] = f"{block}.{rng.choice('0*')}.*.*.weight:" + rng.choice(("lr-factor=0", "lr-factor=3,weight-decay=0"))
+        flags.update(draw_adapter(rng, family))
+    if maybe(rng, 0.3):
+        blocks = {"gpt2": "transformer.h", "bert": "bert.encoder.layer"}.get(family, "model.layers")
+        parts = f"{blocks}.{rng.choice('0*')}.*.*.weight" if "lora" not in flags else rng.choice(("lora_B", f"{blocks}.0"))
+        flags["param-group"] = f"{parts}:" + rng.choice(("lr-factor=0", "lr-factor=3,weight-decay=0"))
     if maybe(rng, 0.3):
         flags.update({"schedule": "wsd", "decay-steps": rng.randint(1, steps), "warmup": 0})
     if maybe(rng, 0.3):
@@ -133,31 +157,45 @@ def draw_tuning(rng, model, form, steps):
     return flags
 
 
-def tune(rng):
-    """Fine-tuning: adapters, preferences, chats, packing, mixes of files, groups of parameters; some runs resume."""
-    model = draw_model(rng, ("llama", "llama", "llama", "gpt2"))
-    model.pop("source", None)
+def tuning_data(rng, model, math):
+    """The data of fine-tuning, in one of the forms that the family reads."""
+    if model.get("family") == "bert":
+        if maybe(rng, 0.5):
+            model["head"] = "classify"
+        return draw_data(rng, model)
     form = rng.choice(("ids", "ids", "pairs", "chats", "text rows", "text"))
-    data = draw_data(rng, model, 0)
-    math = draw_training(rng)
-    other = {}
     if form == "ids":
+        data = draw_data(rng, model, 0)
         data.pop("blank_rows", None)
-    else:
-        model["tokenizer"] = "bytes"
-        data = {"form": form, "rows": rng.randint(2, 10), "shortest": 1, "longest": rng.randint(1, 5), "seed": rng.randrange(1000)}
-        math["seq-len"] = rng.choice((24, 64))
+        return data
+    model["tokenizer"] = "bytes"
+    math["seq-len"] = rng.choice((24, 64))
+    return {"form": form, "rows": rng.randint(2, 10), "shortest": 1, "longest": rng.randint(1, 5), "seed": rng.randrange(1000)}
+
+
+def tune(rng):
+    """Fine-tuning: adapters, preferences, chats, packing, mixes of files, groups of parameters; some runs resume, or stop early."""
+    model = draw_model(rng, ("llama", "llama", "llama", "gpt2", "bert"))
+    model.pop("source", None)
+    math = draw_training(rng)
+    data = tuning_data(rng, model, math)
+    form = data.get("form", "ids")
     math.update(draw_tuning(rng, model, form, math["steps"]))
     if maybe(rng, 0.4):
         math["eval-every"] = rng.randint(1, 3)
-    if form != "pairs" and maybe(rng, 0.2):
-        other["weights"] = rng.choice(([0.7, 0.3], [1, 5]))
-    batch = math["batch-size"]
+    other = {"weights": rng.choice(([0.7, 0.3], [1, 5]))} if form not in ("pairs", "csv") and maybe(rng, 0.2) else {}
+    layout = draw_watched(rng, math, draw_layout(rng, model, math["batch-size"]))
+    case = {"model": model, "data": data, "math": math, "layout": layout, "other": other}
     if math["steps"] > 1 and maybe(rng, 0.35):
-        other.update({"at": rng.randint(1, math["steps"] - 1), "first": draw_layout(rng, model, batch)})
-        other["first"] = {name: value for name, value in other["first"].items() if name not in SAVING}
-        math.pop("warmup", None)
-    return {"model": model, "data": data, "math": math, "layout": draw_layout(rng, model, batch), "other": other}
+        return resume_at(rng, case)
+    if maybe(rng, 0.08):
+        stop_early(rng, case)
+        math.pop("decay-steps", None)
+    elif not other and maybe(rng, 0.06):
+        run_epochs(rng, case)
+    other |= {"processes": True} if maybe(rng, 0.08) else {}
+    other |= draw_config(rng) | draw_plan(rng, layout, model)
+    return case
 
 
 def experts(rng):
@@ -190,18 +228,46 @@ def experts(rng):
         layout["recompute"] = rng.choice(("full", "selective"))
     if model["balances"]:
         layout["micro-batch-size"] = rng.randint(1, -(-math["batch-size"] // dp))
-    case["layout"] = {name: value for name, value in layout.items() if value != 1 or name not in ("tp", "pp", "virtual-pipeline")}
+    layout = {name: value for name, value in layout.items() if value != 1 or name not in ("tp", "pp", "virtual-pipeline")}
+    case["layout"] = draw_watched(rng, math, layout)
     if "first" in case["other"]:
+        case["layout"].pop("record-step", None)
         first = {**case["layout"], "recompute": "none"} if model["balances"] else draw_layout(rng, model, math["batch-size"])
-        case["other"]["first"] = {name: value for name, value in first.items() if name not in SAVING}
+        case["other"]["first"] = without_saving(first)
     case["other"].pop("plan", None)
     return {**case, "model": pruned(model, models.DEFAULTS)}
 
 
+def torch(rng):
+    """Training that transformers and torch.optim can repeat, step by step: samples in the order of the file, no random numbers."""
+    case = rng.choice((train, tune, tune, experts))(rng)
+    model, data, math = case["model"], case["data"], case["math"]
+    model["family"] = "bert" if model.get("family") == "imdb_bert" else model.get("family", "llama")
+    for name in ("dropout", "hidden"):  # transformers refuses widths that the heads do not divide
+        model.pop(name, None)
+    if model["family"] == "bert" or data.get("form") == "chats":
+        data.clear()
+        data.update(draw_data(rng, model, 0))
+    data.pop("blank_rows", None)
+    if data.get("mask") == "left":
+        data["mask"] = "right"
+    math.update({"no-shuffle": True, "dtype": rng.choice(("fp32", "fp32", "fp64"))})
+    if math["optimizer"] == "muon":
+        math["optimizer"] = "adamw"
+    left_out = {"lora-dropout", "lora-base", "packing", "chat-template", "train-on"}
+    if model["family"] in models.WITH_EXPERTS:  # PEFT has no adapters of joined experts
+        left_out |= {name for name in math if "lora" in name or name == "dora"}
+    case["math"] = {name: value for name, value in math.items() if name not in left_out}
+    case["other"].pop("weights", None)
+    return case
+
+
 def launch(rng):
-    case = train(rng)
-    case["other"] = {}
+    case = rng.choice((train, train, tune))(rng)
+    case["other"] = {name: value for name, value in case["other"].items() if name == "weights"}
     case["layout"].setdefault("threads-per-rank", 1)
+    if maybe(rng, 0.2):
+        case["layout"]["transport"] = "tcp"
     case["layout"]["gemm"] = rng.choice(("mkl", "onednn"))
     if not set(case["layout"]) & {"tp", "dp", "pp"}:
         case["layout"]["tp"] = 2
@@ -233,7 +299,7 @@ def draw_ep(rng, model, tp):
 def generate(rng):
     model = draw_model(rng, ("llama", "gpt2"))
     model.pop("source", None)
-    math = {"max-new-tokens": rng.randint(1, 20), "dtype": rng.choice(("fp32", "fp32", "fp32", "fp64", "fp64", "int8", "bf16"))}
+    math = {"max-new-tokens": rng.randint(1, rng.choice((20, 20, 20, 34))), "dtype": rng.choice(("fp32", "fp32", "fp32", "fp64", "fp64", "int8", "bf16"))}
     options = {"repetition-penalty": (0.7, 1.3, 2.0), "no-repeat-ngram-size": (1, 2, 3), "eos-id": (0, 1, 5),
                "length-penalty": (0.5, -1.0, 2.0)}
     for name, values in options.items():
@@ -268,10 +334,32 @@ def generate(rng):
     if not forbids and maybe(rng, 0.1):
         model["tokenizer"] = "bytes"
         math["stop"] = [chr(code) for code in rng.sample(range(33, 127), 20)]
-    elif not forbids and models.full(model)["family"] not in models.WITH_EXPERTS and maybe(rng, 0.25):
+    elif not forbids and maybe(rng, 0.25):
         other["adapter"] = draw_saved_adapter(rng, model)
+    elif not forbids and maybe(rng, 0.1):
+        draw_texts_of_prompts(rng, model, other)
+    if model.get("rope") == "longrope" and maybe(rng, 0.5):
+        pass_short_lengths(rng, model, other)
+    if maybe(rng, 0.06):
+        other["record"] = rng.randint(1, math["max-new-tokens"])
+    if maybe(rng, 0.03):
+        layout["no-stream"] = True
     other |= draw_config(rng)
     return {"model": model, "data": {}, "math": math, "layout": layout, "other": other}
+
+
+def draw_texts_of_prompts(rng, model, other):
+    """Prompts whose ids are bytes of text, which the parallel side gets as text."""
+    model["tokenizer"] = "bytes"
+    other["prompts"] = [[rng.choice((32, rng.randint(33, 126))) for _ in prompt[:-1]] + [rng.randint(33, 126)]
+                        for prompt in other["prompts"]]
+    other["as_text"] = True
+
+
+def pass_short_lengths(rng, model, other):
+    """A prompt that begins with the short factors of longrope; a generation often passes their length."""
+    model["short_length"] = rng.randint(4, 16)
+    other["prompts"] = [other["prompts"][0][:rng.choice((model["short_length"], 60))]]
 
 
 def evaluate(rng):
@@ -291,7 +379,7 @@ def evaluate(rng):
         data = {"form": "pairs", "rows": rng.randint(1, 10), "shortest": 1,
                 "longest": rng.randint(1, 5), "seed": rng.randrange(1000)}
         math["seq-len"] = rng.choice((24, 48, 64))
-    if family not in models.WITH_EXPERTS and family != "bert" and maybe(rng, 0.3) and math["dtype"] in ("fp32", "fp64"):
+    if family != "bert" and maybe(rng, 0.3) and math["dtype"] in ("fp32", "fp64"):
         other["adapter"] = draw_saved_adapter(rng, model)
     if data.get("form") == "pairs":
         math["task"] = "dpo"
@@ -310,7 +398,7 @@ def predict(rng):
     model["tokenizer"] = "words"
     texts = []
     for _ in range(rng.choice((1, 2, 4, 7))):
-        words = [rng.choice(models.WORDS).lstrip("#") for _ in range(rng.randint(1, 12))]
+        words = [rng.choice(models.WORDS).lstrip("#") for _ in range(rng.randint(1, rng.choice((12, 12, 40))))]
         if model["head"] != "classify":
             words.insert(rng.randint(0, len(words)), "[MASK]")
         texts.append(" ".join(words))
@@ -318,7 +406,7 @@ def predict(rng):
     layout = {"tp": rng.choice([n for n in (1, 2, 3, 4) if n <= heads]), "batch-size": rng.randint(1, 5), **draw_machine(rng)}
     math = {"dtype": rng.choice(("fp32", "fp32", "fp64", "bf16")), "seq-len": 32, "top-k": rng.choice((1, 5, 30))}
     return {"model": pruned(model, models.DEFAULTS), "data": {}, "math": math, "layout": layout,
-            "other": {"texts": texts, **({"text_file": True} if maybe(rng, 0.2) else {})}}
+            "other": {"texts": texts, **({"text_file": True} if maybe(rng, 0.2) else {}), **draw_config(rng)}}
 
 
 def convert(rng):
@@ -340,7 +428,7 @@ def convert(rng):
         chain[-1]["dtype"] = "fp64"
         chain.append({"format": "safetensors", "dtype": m["file_dtype"]})
     other = {"chain": chain}
-    if m["family"] not in ("bert", *models.WITH_EXPERTS) and maybe(rng, 0.35):
+    if m["family"] != "bert" and maybe(rng, 0.35):
         other["adapter"] = draw_saved_adapter(rng, model)
         chain[:] = chain[:1]
         chain[0].pop("dtype", None)
@@ -417,14 +505,20 @@ def verify(rng):
     other = {"processes": True} if maybe(rng, 0.1) and layout["tp"] * layout["dp"] > 1 else {}
     if maybe(rng, 0.06):
         return {"model": model, "data": {}, "math": {**math, "fuzz": rng.choice((1, 2))}, "layout": {"tp": layout["tp"]}, "other": {}}
+    if maybe(rng, 0.1):
+        blocks = {"gpt2": "transformer.h", "bert": "bert.encoder.layer"}.get(m["family"], "model.layers")
+        math["layer"] = f"{blocks}.{rng.choice(('0', '*'))}"
     other |= draw_config(rng) | draw_plan(rng, layout, model)
     return {"model": model, "data": {}, "math": math, "layout": layout, "other": other}
 
 
 def restart(rng):
-    case = resume(rng)
+    case = rng.choice((train, train, tune))(rng)
+    case["math"]["steps"] = rng.randint(4, 8)
+    case["math"].pop("early-stop", None)
+    resume_at(rng, case)
     other, math = case["other"], case["math"]
-    math["steps"] = rng.randint(4, 8)
+    other.pop("ends", None)
     other.update({"at": rng.randint(1, math["steps"] - 1), "save-every": rng.choice((1, 1, 2, 3))})
     if maybe(rng, 0.4):
         other["first"]["async-save"] = True
@@ -473,10 +567,10 @@ def lesson(rng):
 
 # Maps a kind to (its draw function, its share of all cases).
 KINDS = {"train": (any_train, 34), "preset": (preset, 3), "big": (big, 2), "text": (masked_text, 8), "resume": (resume, 7),
-         "tune": (tune, 20), "experts": (experts, 8),
+         "tune": (tune, 20), "torch": (torch, 12), "experts": (experts, 8),
          "launch": (launch, 3), "generate": (generate, 16), "eval": (evaluate, 8), "predict": (predict, 4),
          "convert": (convert, 5), "int4": (int4, 5), "gguf": (gguf, 5), "verify": (verify, 4), "restart": (restart, 4),
-         "names": (names, 4), "plan": (plan, 5), "lesson": (lesson, 0.5), "extreme": (extreme.draw, 6)}
+         "names": (names, 4), "plan": (plan, 5), "lesson": (lesson, 0.5), "extreme": (extreme.draw, 9)}
 
 
 def draw(seed, index, kind=None):

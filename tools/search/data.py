@@ -71,13 +71,22 @@ def row_of_chat(rng, data):
 END_ID = 256  # of the byte tokenizer
 
 
+def documents_of(path, form):
+    with open(path, encoding="ascii") as file:
+        return [file.read()] if form == "text" else [json.loads(line)["text"] for line in file]
+
+
+def ids_of_documents(path, form, seq_len):
+    """The sequences of a file of text: the documents' bytes, each with an end token, joined and divided."""
+    ids = [i for text in documents_of(path, form) for i in (*text.encode(), END_ID)]
+    return [ids[start:start + seq_len] for start in range(0, len(ids) - seq_len + 1, seq_len)]
+
+
 def write_rows_of_documents(path, source, form, seq_len):
     """Writes the rows of ids whose losses are those of the documents of a file under --packing: a document's bytes and its end
     token, of which each part of `seq_len` tokens begins with the last token of the part before."""
-    with open(source, encoding="ascii") as file:
-        documents = [file.read()] if form == "text" else [json.loads(line)["text"] for line in file]
     with open(path, "w", encoding="ascii") as out:
-        for text in documents:
+        for text in documents_of(source, form):
             ids = [*text.encode(), END_ID]
             for start in range(0, max(len(ids) - 1, 1), seq_len - 1):
                 out.write(json.dumps({"input_ids": ids[start:start + seq_len]}) + "\n")

@@ -105,7 +105,7 @@ def draw_training(rng):
     for name, values in options.items():
         if maybe(rng, 0.25):
             flags[name] = rng.choice(values)
-    if maybe(rng, 0.2):
+    if maybe(rng, 0.35):
         flags["no-shuffle"] = True
     return flags
 
@@ -119,6 +119,8 @@ def draw_machine(rng):
         flags["plain-kernels"] = rng.choice(("all", ",".join(some)))
     if maybe(rng, 0.3):
         flags["threads-per-rank"] = rng.choice((1, 2, 3))
+    if maybe(rng, 0.04):
+        flags.update(rng.choice(({"timeout": 300}, {"quiet": True}, {"transport": "tcp"}, {"fast-sums": True})))
     return flags
 
 
@@ -155,20 +157,34 @@ def draw_layout(rng, model, batch):
         flags["async-save"] = maybe(rng, 0.6)
         if maybe(rng, 0.3):
             flags["keep-last"] = 1
-    if maybe(rng, 0.05):
-        flags["log"] = "tensorboard"
+    for name, value in {"log": "tensorboard", "over-commit": True}.items():
+        if maybe(rng, 0.05):
+            flags[name] = value
     return {key: value for key, value in flags.items() if value is not False}
+
+
+def draw_watched(rng, math, layout):
+    """Flags of a layout that depend on the flags of training."""
+    # The bounds of fp16 do not allow its roundings.
+    share = {"bf16": 0.4, "fp16": 0}.get(math["dtype"], 0.08)
+    if layout.get("dp", 1) > 1 and maybe(rng, share):
+        layout["reduce-dtype"] = "bf16"
+    if "steps" in math and maybe(rng, 0.04):
+        layout["record-step"] = rng.randint(1, math["steps"])
+    return layout
 
 
 def draw_prompts(rng, model):
     vocab = models.full(model)["vocab"]
     shortest = 2 if model.get("rope") == "longrope" else 1  # the frequencies change after one id
-    return [[rng.randrange(vocab) for _ in range(rng.randint(shortest, 9))] for _ in range(rng.choice((1, 1, 2, 3, 5)))]
+    longest = rng.choice((9, 9, 9, 30))  # beyond every window
+    return [[rng.randrange(vocab) for _ in range(rng.randint(shortest, longest))] for _ in range(rng.choice((1, 1, 2, 3, 5)))]
 
 
-def draw_adapter(rng, gpt2):
+def draw_adapter(rng, family):
     flags = {"lora": rng.choice((1, 2, 3, 4))}
-    targets = ("all-linear", "c_attn,c_proj", "c_fc") if gpt2 else ("all-linear", "q_proj,v_proj", "o_proj")
+    targets = {"gpt2": ("all-linear", "c_attn,c_proj", "c_fc"), "bert": ("all-linear", "query,value", "output.dense")}
+    targets = targets.get(family, ("all-linear", "q_proj,v_proj", "o_proj"))
     for name, values in {"lora-alpha": (1, 3.5), "lora-targets": targets, "lora-dropout": (0.2,)}.items():
         if maybe(rng, 0.35):
             flags[name] = rng.choice(values)

@@ -14,19 +14,30 @@ import runs
 import tensor_file
 import tolerance
 import training
-from program import Failure, Refused, check_end
+from program import Failure, Refused
 from runs import REFERENCE, Inputs, words_of
 from work import Work, either
-
-MAX_PEAK_BYTES = 3 << 30
-EXTREME_CPU_S, EXTREME_LIMIT_S = 25, 150
-
 
 def parts_of(work, model=None):
     """The model of the parallel side: a folder, or a base model and its adapter."""
     if not work.inputs.adapter_path:
         return ["--model", model or work.inputs.model_path]
     return ["--model", work.inputs.base_path, "--adapter", work.inputs.adapter_path]
+
+
+def ids_words(prompts):
+    return [word for prompt in prompts for word in ("--prompt-ids", ",".join(map(str, prompt)))]
+
+
+def prompt_words(work):
+    """The prompts as the parallel side gets them: ids or text, as arguments or in a file."""
+    other = work.case["other"]
+    texts = ["".join(map(chr, prompt)) for prompt in other["prompts"]] if other.get("as_text") else []
+    if not other.get("prompt_file"):
+        return [f"--prompt={text}" for text in texts] or ids_words(other["prompts"])
+    if texts:
+        return ["--prompt-file", work.write_text("prompts.txt", "".join(text + "\n" for text in texts))]
+    return ["--prompt-file", work.write_lines("prompts.jsonl", [{"input_ids": prompt} for prompt in other["prompts"]])]
 
 
 def generate(work, parallel_model=None):
@@ -36,22 +47,19 @@ def generate(work, parallel_model=None):
     flags = words_of(case["math"])
 
     def words(asked, more):
-        out = []
-        for prompt in asked:
-            out += ["--prompt-ids", ",".join(map(str, prompt))]
-        return ["generate", "--json", *out, *flags, *more, *work.inputs.tokenizer_words()]
+        return ["generate", "--json", *asked, *flags, *more, *work.inputs.tokenizer_words()]
 
     def one_rank(model=None):
         # One prompt after the other, so that none is padded; apart, each in a run of its own.
         groups = [[p] for p in prompts] if case["other"].get("apart") else [prompts]
         more = ["--model", model or work.inputs.model_path, "--batch-size", "1", *REFERENCE]
-        return [row for group in groups for row in work.program.json(*words(group, more))]
+        return [row for group in groups for row in work.program.json(*words(ids_words(group), more))]
 
     def parallel():
-        asked, more = prompts, parts_of(work, parallel_model) + work.layout_words()
-        if case["other"].get("prompt_file"):
-            asked, more = [], [*more, "--prompt-file", work.write_lines("prompts.jsonl", [{"input_ids": p} for p in prompts])]
-        more = words(asked, more)
+        more = parts_of(work, parallel_model) + work.layout_words()
+        if case["other"].get("record"):
+            more += ["--record-step", case["other"]["record"], "--out", work.path("recorded")]
+        more = words(prompt_words(work), more)
         if case["other"].get("processes"):
             more = runs.launched(more, work.program.path, case["layout"])
         return work.program.json(*more)
@@ -59,9 +67,11 @@ def generate(work, parallel_model=None):
     wanted, got = either(one_rank, parallel)
     check_generated(work, got)
     judge_generated(work, sequences_difference(work, got, wanted), wanted, one_rank, work.dtype)
-    # transformers draws other random numbers; it ends at stop texts only with its own tokenizer.
-    is_same = case["math"].keys().isdisjoint(("do-sample", "stop"))
-    if is_same and transformers_oracle.can_compare(work.inputs.model, work.dtype):
+    # transformers draws other random numbers; it ends at stop texts only with its own tokenizer; only its Phi-3 computes the keys
+    # of earlier tokens again when a text passes the length of the short factors.
+    model = work.inputs.model
+    is_same = case["math"].keys().isdisjoint(("do-sample", "stop")) and (model["short_length"] == 1 or model["family"] == "phi3")
+    if is_same and transformers_oracle.can_compare(model, work.dtype):
         answers = transformers_oracle.ids(work.inputs, work.dtype, prompts, case["math"])
         rows = [{"prompt_ids": prompt, "sequences": [{"ids": ids, "score": None} for ids in answer]}
                 for prompt, answer in zip(prompts, answers)]
@@ -229,15 +239,30 @@ def predict(work):
                                  *work.layout_words())
 
     wanted, got = either(one_rank, parallel)
-    bounds = runs.bounds_of(work.inputs, work.dtype, case["layout"])
-    off = probability_distance(got, wanted)
+    compare_probabilities(work, probability_distance(got, wanted), wanted, one_rank, work.dtype)
+    if transformers_oracle.can_compare({**work.inputs.model, "head": "mlm"}, work.dtype):
+        answers = transformers_oracle.predictions(work.inputs, work.dtype, case["other"]["texts"], case["math"]["seq-len"])
+        off = probability_distance(wanted, with_top_words(answers, case["math"]["top-k"]))
+        # transformers computes norms in fp32 whatever the dtype.
+        compare_probabilities(work, off, wanted, one_rank, "fp32", "in transformers")
+
+
+def with_top_words(answers, count):
+    """The answers with the most probable words only."""
+    return [{**answer, "masks": [{**mask, "words": mask["words"][:count]} for mask in answer["masks"]]} if "masks" in answer
+            else answer for answer in answers]
+
+
+def compare_probabilities(work, off, wanted, run, dtype, whose="on one rank"):
+    """`off`: the distance of answers to those of one rank, `wanted`, or of these to transformers'."""
+    bounds = runs.bounds_of(work.inputs, dtype, work.case["layout"])
 
     def judge(each):
-        size = each.size(bounds.unit, work.dtype, work.inputs.sum_length())
-        responses = confirm.nudged(work, size, each.numbers,
-                                   lambda path, n: probability_distance(one_rank(path), wanted))
-        if not each.explains(off, responses, work.dtype, work.inputs.sum_length()):
-            raise Failure("probability", f"probabilities differ by {off:.3g} (nudged weights change them by {responses})")
+        size = each.size(bounds.unit, dtype, work.inputs.sum_length())
+        responses = confirm.nudged(work, size, each.numbers, lambda path, n: probability_distance(run(path), wanted))
+        if not each.explains(off, responses, dtype, work.inputs.sum_length()):
+            raise Failure("probability", f"probabilities differ by {off:.3g} from those {whose} (nudged weights change them by "
+                                         f"{responses})")
 
     if off > bounds.number:
         confirm.judged(judge)
@@ -378,38 +403,11 @@ def names(work):
     compare_loss(work, got, wanted, lambda model: work.program.json(*eval_words(work, [], model, plain=True))[0])
 
 
-def extreme_flags(work):
-    """Every value of a flag must lead to an answer or a clear refusal, soon and with little memory."""
-    case = work.case
-    command = case["other"]["command"]
-    known = extreme.numeric_flags(work.program.answer(command, "--help").out)
-    words = [command, "--model", work.inputs.model_path]
-    if command in ("train", "eval"):
-        words += ["--data", work.inputs.data_path]
-    usual = {"train": {"out": work.path("out"), "steps": 1, "seq-len": 4, "batch-size": 2}, "eval": {"seq-len": 4},
-             "generate": {"prompt-ids": "1,2,3", "max-new-tokens": 4}, "predict": {"text": "a film"}, "plan": {}}[command]
-    chosen = {}
-    for at, value in case["other"]["flags"]:
-        # A flag is drawn by its position in the help; a replayed case may have its name.
-        name = at if isinstance(at, str) else known[int(at * len(known))]
-        chosen[name] = value
-    case["other"]["flags"] = [[name, value] for name, value in chosen.items()]
-    flags = [f"--{name}={value}" for name, value in {**usual, **chosen}.items()]
-    ended = work.program.run(*words, *flags, limit_s=EXTREME_LIMIT_S)
-    if ended.peak_bytes > MAX_PEAK_BYTES:
-        raise Failure("memory", f"{ended.peak_bytes >> 20} MiB: {ended.command()}")
-    if ended.cpu_seconds > EXTREME_CPU_S:
-        raise Failure("hang", f"{ended.cpu_seconds:.0f} s of CPU time: {ended.command()}")
-    if ended.code == 9 and len(ended.errors()) == 1 and not ended.timed_out:
-        raise Refused(ended.errors()[0])  # an overflow, which is reported properly
-    check_end(ended)
-
-
 RUN = {"train": training.train, "preset": training.train, "big": training.train, "text": training.train,
-       "experts": training.tune, "resume": training.resume, "tune": training.tune, "launch": training.launch,
+       "experts": training.tune, "resume": training.resume, "tune": training.tune, "torch": training.tune, "launch": training.launch,
        "generate": generate, "eval": evaluate, "predict": predict, "convert": convert, "int4": int4, "gguf": gguf,
        "verify": verify, "restart": training.restart, "names": names, "plan": forecasts.plan, "lesson": forecasts.lesson,
-       "extreme": extreme_flags}
+       "extreme": extreme.check}
 
 
 def run(case, program):

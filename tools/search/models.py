@@ -23,6 +23,7 @@ DEFAULTS = {
     "experts_per_token": 0,  # 0: all of them, so that rounding does not decide which
     "balances": False,    # whether the loss contains the auxiliary loss of experts
     "no_rope_every": 0,   # of smollm3: 0: layers without rotary positions by the seed
+    "short_length": 1,    # of longrope: longer sequences have the long factors
     "names": "",          # "" | old | extra: alternative tensor names in real files
     # Relative changes with random sign, and a file dtype that can represent them; see confirm.py.
     "nudge": 0, "nudge_size": 0.0, "nudge_dtype": "",
@@ -100,14 +101,14 @@ def own_settings(m):
 
 
 def rope_settings(m):
-    """rope_scaling of config.json. Original lengths are such that frequencies do not change within a case."""
+    """rope_scaling of config.json. Only with `short_length` the frequencies change within a case."""
     factors = [1 + i / 4 for i in range(m["head_dim"] // 2)]
     return {"linear": {"type": "linear", "factor": 2.5}, "dynamic": {"type": "dynamic", "factor": 2.0},
             "llama3": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                        "original_max_position_embeddings": 16},
             "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
             "longrope": {"rope_type": "longrope", "short_factor": factors, "long_factor": factors[::-1],
-                         "attention_factor": 1.2, "original_max_position_embeddings": 1}}[m["rope"]]
+                         "attention_factor": 1.2, "original_max_position_embeddings": m["short_length"]}}[m["rope"]]
 
 
 def decoder_config(m):
@@ -129,7 +130,7 @@ def decoder_config(m):
     if m["rope"] != "default":
         config["rope_scaling"] = rope_settings(m)
     if m["family"] == "phi3":
-        config["original_max_position_embeddings"] = 1 if m["rope"] == "longrope" else m["positions"]
+        config["original_max_position_embeddings"] = m["short_length"] if m["rope"] == "longrope" else m["positions"]
     return config
 
 

@@ -7,18 +7,16 @@ import data
 import models
 import runs
 import tolerance
+from optimizers import EXACT
 from program import Failure
 from runs import REFERENCE
 
-EXACT = ("fp32", "fp64")  # checkpoints in other dtypes round the weights
-
-
-def can_check(work):
-    return "ema" in work.case["math"] and work.dtype in EXACT
 
 
 def check_averages(work, out):
     """average * decay + weight * (1 - decay) after each step, from the weights after the first step on."""
+    if "ema" not in work.case["math"] or work.dtype not in EXACT:
+        return
     decay, average, unit = float(work.case["math"]["ema"]), {}, tolerance.UNIT[work.dtype]
     steps = sorted(name for name in os.listdir(out) if name.startswith("step_"))
     for number, step in enumerate(steps, 1):

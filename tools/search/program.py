@@ -50,8 +50,8 @@ class Ended:
         return " ".join(self.words)
 
 
-def limit_memory():
-    resource.setrlimit(resource.RLIMIT_AS, (MAX_ADDRESS_SPACE, MAX_ADDRESS_SPACE))
+def limit_memory(max_bytes):
+    resource.setrlimit(resource.RLIMIT_AS, (max_bytes, max_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
@@ -61,7 +61,7 @@ class Program:
     def __init__(self, path, folder, limit_s=LIMIT_S):
         self.path, self.folder, self.limit_s, self.count = path, folder, limit_s, 0
 
-    def run(self, *words, limit_s=None, watch=None):
+    def run(self, *words, limit_s=None, watch=None, max_bytes=MAX_ADDRESS_SPACE):
         """Calls `watch(process)` again and again while the program runs."""
         self.count += 1
         command = [self.path, *map(str, words)]
@@ -69,7 +69,7 @@ class Program:
         start = time.monotonic()
         with open(names[0], "wb") as out, open(names[1], "wb") as err:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=self.folder,
-                                       start_new_session=True, preexec_fn=limit_memory)
+                                       start_new_session=True, preexec_fn=lambda: limit_memory(max_bytes))
             status, usage, timed_out = wait(process, start + (limit_s or self.limit_s), watch)
         texts = []
         for name in names:

@@ -97,14 +97,15 @@ class Inputs:
         return max(longest, m["vocab"] if m["source"] == "folder" else 257)
 
 
-def train_words(inputs, out, flags, model=None):
+def train_words(inputs, out, flags, model=None, math_flags=None):
+    """`math_flags`: others than the case's."""
     case = inputs.case
     words = ["train", "--model", model or inputs.model_path, "--data", *inputs.data_words(), "--out", out]
     if "eval-every" in case["math"]:
         words += ["--eval-data", inputs.eval_path]
     if inputs.model["head"] == "trunk" and inputs.model["family"] == "bert":
         words += ["--task", "classify"]
-    return words + inputs.tokenizer_words() + words_of(case["math"]) + flags
+    return words + inputs.tokenizer_words() + words_of(math_flags or case["math"]) + flags
 
 
 def launched(words, path, layout):
@@ -131,13 +132,18 @@ def tensors_of(out):
     return tensors_in(checkpoint_of(out))
 
 
-def tensors_in(folder):
-    """Weights and optimizer state (under `optimizer.`) of a checkpoint."""
+def weights_in(folder):
+    """The weights of a checkpoint or of its adapter: name to (shape, values). Without the prefix that PEFT writes, which the
+    optimizer's names do not have."""
     path = os.path.join(folder, "adapter_model.safetensors")
     if not os.path.exists(path):
         path = os.path.join(folder, "model.safetensors")
-    # PEFT writes a prefix that the optimizer's names do not have.
-    tensors = {name.removeprefix("base_model.model."): values for name, (_, values) in tensor_file.read(path).items()}
+    return {name.removeprefix("base_model.model."): entry for name, entry in tensor_file.read(path).items()}
+
+
+def tensors_in(folder):
+    """Weights and optimizer state (under `optimizer.`) of a checkpoint."""
+    tensors = {name: values for name, (_, values) in weights_in(folder).items()}
     path = os.path.join(folder, "optimizer.safetensors")
     if os.path.exists(path):
         for name, (_, values) in tensor_file.read(path).items():

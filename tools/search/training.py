@@ -1,15 +1,15 @@
 """Runs and judges the kinds of cases that train."""
-import math
 import os
 import shutil
 import signal
 
-import one_rank
-import confirm
 import data
+import one_rank
+import optimizers
 import runs
-import tolerance
-from program import OVERFLOWED, Failure, Refused, check_end
+import torch_runs
+from comparison import compare_runs
+from program import Failure, check_end
 from runs import words_of
 from work import either
 
@@ -18,96 +18,36 @@ def train(work):
     case = work.case
     processes = case["layout"] if case["other"].get("processes") else None
     wanted, got = either(work.reference, lambda: work.train("parallel", work.layout_words(), processes))
-    compare_runs(work, got, wanted, case["layout"])
-    check_alone(work, wanted)
+    compare_runs(work, got, wanted, case["layout"], least_dtype(work))
+    check_alone(work, got, wanted)
 
 
-def check_alone(work, out):
-    """Checks the run on one rank, which the other is compared with."""
-    if one_rank.can_check(work):
-        one_rank.check_averages(work, out)
+def least_dtype(work):
+    """The least precise dtype of a case: that of its numbers or of the gradients that ranks send."""
+    layouts = (work.case["layout"], work.case["other"].get("first", {}))
+    return "bf16" if any("reduce-dtype" in layout for layout in layouts) else work.dtype
+
+
+def check_alone(work, got, wanted):
+    """Checks what no second run shows, because both would have the same fault."""
+    for out in (got, wanted):
+        optimizers.check_rates(work, out)
+        optimizers.check_updates(work, out)
+    one_rank.check_averages(work, wanted)
     if data.task_of(work.inputs.model) == "lm":
-        one_rank.check_last_evaluation(work, out)
-
-
-def compare_runs(work, got, wanted, layout):
-    """Compares the metrics of each step, and the moments and weights after the last step."""
-    reference, parallel = runs.metrics_of(wanted), runs.metrics_of(got)
-    parted = runs.first_skipped_alone(parallel, reference) if work.dtype == "fp16" else None
-    if parted is not None:
-        parallel, reference = parallel[:parted], reference[:parted]
-    bounds = runs.bounds_of(work.inputs, work.dtype, layout)
-    if "early-stop" in work.case["math"] and len(parallel) != len(reference):
-        # Rounding may decide whether an evaluation is below the best. Until then the runs are the same.
-        parted = min(len(parallel), len(reference))
-        check_stop(reference[:parted], bounds)
-        parallel, reference = parallel[:parted], reference[:parted]
-    options = runs.options_of(work.case, reference)
-    problems = list(runs.metric_differences(parallel, reference, bounds))
-    tensors = None
-    if not problems and parted is None:
-        tensors = list(runs.tensor_differences(runs.tensors_of(got), runs.tensors_of(wanted), bounds, options))
-    if problems or tensors:
-        confirm.judged(lambda each: judge_run(work, (got, wanted), problems, tensors, each))
-
-
-def check_stop(rows, bounds):
-    """Raises Failure unless an evaluation is so near to the best before it that rounding may order them either way."""
-    losses = [row["eval_loss"] for row in rows]
-    nearest = min((abs(loss - min(losses[:i])) for i, loss in enumerate(losses) if i), default=math.inf)
-    if nearest > 2 * len(rows) * bounds.loss(max(losses)):
-        raise Failure("steps", f"one run stops early after {len(rows)} steps, the other does not")
-
-
-def judge_run(work, folders, problems, tensors, each):
-    """Raises Failure unless rounding, amplified as measured, explains all differences."""
-    got, wanted = folders
-    rows = runs.metrics_of(wanted)
-    length = work.inputs.sum_length()
-    size = each.size(tolerance.UNIT[work.dtype], work.dtype, length)
-    runs_nudged = confirm.nudged(work, size, each.numbers, lambda path, n: nudged_run(work, path, n))
-    for name, step, a, b in problems:
-        responses = [response_at(runs.metrics_of(folder), rows, name, step) for folder in runs_nudged]
-        off = abs(a - b) if None not in (a, b) else math.inf
-        if not each.explains(off, responses, work.dtype, length):
-            raise Failure(name, f"step {step}: {name} {a}, {b} on one rank (nudged weights change it by {responses})")
-    if not tensors:
-        return
-    reference = runs.tensors_of(wanted)
-    nudged_tensors = [runs.tensors_of(folder) if runs.is_saved(folder) else None for folder in runs_nudged]
-    for name, off, bound in tensors:
-        responses = [tolerance.distance(other[name], reference[name]) if other else math.nan for other in nudged_tensors]
-        if not each.explains(off, responses, work.dtype, length):
-            kind = name.split(".")[1] if name.startswith("optimizer.") else "weights"
-            raise Failure(kind, f"{name} differs by {off:.3g} (bound {bound:.3g}; nudged weights change it by {responses})")
-
-
-def nudged_run(work, model, number):
-    """The folder of a run on one rank. One in fp16 whose steps all overflow has metrics, and no checkpoint."""
-    try:
-        return work.reference(f"nudged-{number}", model)
-    except Refused as error:
-        if str(error) != OVERFLOWED:
-            raise
-        return work.path(f"nudged-{number}")
-
-
-def response_at(rows, reference, name, step):
-    """The difference of a metric between a nudged run and the reference. NaN if one of them has no number, or if they skipped
-    different steps before: then their weights are different."""
-    skipped = [[row["grad_norm"] is None for row in each[:step - 1]] for each in (rows, reference)]
-    if len(rows) < step or skipped[0] != skipped[1]:
-        return math.nan
-    a, b = rows[step - 1].get(name), reference[step - 1].get(name)
-    return abs(a - b) if a is not None and b is not None else math.nan
+        one_rank.check_last_evaluation(work, wanted)
+    torch_runs.check(work, wanted)
 
 
 def resume(work):
-    """Saves at step `at` on one layout and resumes on another."""
+    """Saves at step `at` on one layout, in the middle of a run or at its end, and resumes on another."""
     case = work.case
     other = case["other"]
 
     def both():
+        if other.get("ends"):
+            work.train("parallel", words_of(other["first"]), math_flags={**case["math"], "steps": other["at"]})
+            return work.train("parallel", words_of(case["layout"]) + ["--resume"])
         out = work.train("parallel", words_of(other["first"]) + ["--save-every", str(other["at"])])
         with open(os.path.join(out, "latest"), "w", encoding="ascii") as file:
             file.write(f"step_{other['at']:08d}\n")
@@ -116,8 +56,8 @@ def resume(work):
         return work.train("parallel", words_of(case["layout"]) + ["--resume"])
 
     wanted, got = either(work.reference, both)
-    compare_runs(work, got, wanted, {**case["layout"], "micro-batch-size": 1})
-    check_alone(work, wanted)
+    compare_runs(work, got, wanted, {**case["layout"], "micro-batch-size": 1}, least_dtype(work))
+    check_alone(work, got, wanted)
 
 
 def tune(work):
@@ -158,7 +98,8 @@ def restart(work):
 
     wanted, got = either(work.reference, both)
     layout = other["first"] if "rank" in other else case["layout"]
-    compare_runs(work, got, wanted, {**layout, "micro-batch-size": 1})
+    compare_runs(work, got, wanted, {**layout, "micro-batch-size": 1}, least_dtype(work))
+    check_alone(work, got, wanted)
 
 
 class Killer:

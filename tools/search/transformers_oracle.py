@@ -8,6 +8,7 @@ import subprocess
 import threading
 
 import data
+import models
 from program import Failure
 
 _lock = threading.Lock()
@@ -15,10 +16,15 @@ _server = None
 
 
 @functools.cache
-def is_available():
+def has_modules(*names):
+    """Whether CLEAVE_PYTHON is a Python with these modules."""
     python = os.environ.get("CLEAVE_PYTHON")
-    find = "import importlib.util as u, sys; sys.exit(not (u.find_spec('torch') and u.find_spec('transformers')))"
-    return bool(python) and subprocess.run([python, "-c", find], check=False).returncode == 0
+    find = "import importlib.util as u, sys; sys.exit(not all(u.find_spec(name) for name in sys.argv[1:]))"
+    return bool(python) and subprocess.run([python, "-c", find, *names], check=False).returncode == 0
+
+
+def has_peft():
+    return has_modules("peft")
 
 
 def ask(request):
@@ -43,29 +49,34 @@ def ask(request):
 
 def can_compare(model, dtype):
     """Whether transformers computes this model with the same formulas and dtypes."""
-    return (is_available() and dtype in ("fp32", "fp64") and model["family"] != "imdb_bert" and not model["names"]
+    return (has_modules("torch", "transformers") and dtype in ("fp32", "fp64") and model["family"] != "imdb_bert" and not model["names"]
             and model["hidden"] % model["heads"] == 0  # transformers refuses other sizes
             and not (model["family"] == "bert" and model["head"] in ("trunk", "pretraining")))
 
 
 def loss(inputs, dtype):
-    """transformers' loss on the case's sequences of ids; None if they mean something else there.
-
-    The output of a token that attends to no token is undefined: in causal models a token after only masked ones, with a sliding
-    window one whose window is masked, elsewhere a token of a fully masked sequence.
-    """
+    """transformers' loss on the case's sequences of ids; None if they mean something else there."""
     rows, task, flags = inputs.data, data.task_of(inputs.model), inputs.case["math"]
     if rows["form"] == "pairs":
         pairs = data.ids_of_pairs(inputs.data_path, flags["seq-len"])
         return ask({"model": inputs.model_path, "reference": inputs.reference_path, "dtype": dtype, "task": task, "pairs": pairs,
                     "beta": float(flags.get("dpo-beta", 0.1))}) if pairs else None
-    if rows["form"] != "ids" or rows["blank_rows"] or (rows["mask"] == "left" and task == "lm"):
+    lines = defined_rows(inputs) if rows["form"] == "ids" else None
+    return ask({"model": inputs.model_path, "dtype": dtype, "task": task, "rows": lines}) if lines else None
+
+
+def defined_rows(inputs):
+    """The rows of ids; None if transformers computes something else of one.
+
+    The output of a token that attends to no token is undefined: in causal models a token after only masked ones, with a sliding
+    window one whose window is masked, elsewhere a token of a fully masked sequence.
+    """
+    rows = inputs.data
+    if rows["blank_rows"] or (rows["mask"] == "left" and data.task_of(inputs.model) == "lm"):
         return None
     with open(inputs.data_path, encoding="ascii") as file:
         lines = [json.loads(line) for line in file]
-    if any(has_masked_window(line.get("attention_mask", []), inputs.model["window"]) for line in lines):
-        return None
-    return ask({"model": inputs.model_path, "dtype": dtype, "task": task, "rows": lines})
+    return None if any(has_masked_window(line.get("attention_mask", []), inputs.model["window"]) for line in lines) else lines
 
 
 def has_masked_window(mask, window):
@@ -76,3 +87,9 @@ def has_masked_window(mask, window):
 def ids(inputs, dtype, prompts, flags):
     """transformers' ids for each prompt: a list of sequences."""
     return ask({"model": inputs.model_path, "dtype": dtype, "task": "lm", "prompts": prompts, "flags": flags})
+
+
+def predictions(inputs, dtype, texts, length):
+    """transformers' form of the answers of `cleave predict --json`, with the probabilities of all words."""
+    task = "pretraining" if inputs.model["head"] == "pretraining" else data.task_of(inputs.model)
+    return ask({"model": inputs.model_path, "dtype": dtype, "task": task, "texts": texts, "length": length})

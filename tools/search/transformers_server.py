@@ -1,7 +1,8 @@
 """Computes cases with transformers, in the Python of CLEAVE_PYTHON; each request and answer is a line of JSON.
 
 A request has `model` (a folder), `task`, `dtype` and either `rows` (the answer is a loss), `prompts` and `flags` of
-`cleave generate` (the answer is a list of lists of ids), or `pairs`, `reference` and `beta` (the answer is the loss of DPO).
+`cleave generate` (the answer is a list of lists of ids), `pairs`, `reference` and `beta` (the answer is the loss of DPO),
+`texts` and `length` (the answer is that of `cleave predict --json`), or `training` (see transformers_training.py).
 """
 import json
 import os
@@ -12,11 +13,13 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import torch  # noqa: E402
 import transformers  # noqa: E402
 
+import transformers_training  # noqa: E402
+
 transformers.logging.set_verbosity_error()
 torch.set_num_threads(1)
 TYPES = {"fp32": torch.float32, "fp64": torch.float64}
 CLASSES = {"lm": transformers.AutoModelForCausalLM, "mlm": transformers.AutoModelForMaskedLM,
-           "classify": transformers.AutoModelForSequenceClassification}
+           "classify": transformers.AutoModelForSequenceClassification, "pretraining": transformers.AutoModelForPreTraining}
 
 
 def load(request, name="model"):
@@ -44,24 +47,41 @@ def loss(request):
     return total / count if count else None
 
 
-def log_prob(model, ids, begin):
-    """The log-probability of ids[begin:] after ids[:begin]."""
-    ids = torch.tensor([ids])
-    logs = model(ids).logits[0, :-1].double().log_softmax(-1).gather(1, ids[0, 1:, None])
-    return logs[begin - 1:].sum().item()
-
-
 def preference_loss(request):
     """Mean over pairs of -log sigmoid(beta (difference under the model - difference under the reference))."""
     both, total = (load(request), load(request, "reference")), 0.0
-    for chosen, rejected in request["pairs"]:
-        margin, reference = (log_prob(model, *chosen) - log_prob(model, *rejected) for model in both)
-        total -= torch.nn.functional.logsigmoid(torch.tensor(request["beta"] * (margin - reference)).double()).item()
+    for pair in request["pairs"]:
+        margin, reference = (transformers_training.margin(model, pair) for model in both)
+        total -= torch.nn.functional.logsigmoid(request["beta"] * (margin - reference)).item()
     return total / len(request["pairs"])
 
 
+def predictions(request):
+    """What `cleave predict --json` prints for each text, with all words of the vocabulary."""
+    tokenizer, model, out = transformers.AutoTokenizer.from_pretrained(request["model"]), load(request), []
+
+    def ranked(logits, name):
+        chances = logits.double().softmax(-1).tolist()
+        return [{**name(i), "probability": chances[i]} for i in sorted(range(len(chances)), key=lambda i: -chances[i])]
+
+    for text in request["texts"]:
+        inputs = tokenizer(text, truncation=True, max_length=request["length"], return_tensors="pt")
+        answer = model(**inputs)
+        if request["task"] == "classify":
+            out.append({"text": text, "labels": ranked(answer.logits[0], lambda i: {"label": model.config.id2label[i]})})
+            continue
+        logits = answer.logits if request["task"] == "mlm" else answer.prediction_logits
+        places = (inputs["input_ids"][0] == tokenizer.mask_token_id).nonzero().flatten().tolist()
+        out.append({"text": text, "masks": [{"token": at, "words": ranked(logits[0, at], lambda i: {"id": i})} for at in places]})
+    return out
+
+
 def answer_to(request):
-    return preference_loss(request) if "pairs" in request else generated(request) if "prompts" in request else loss(request)
+    if "training" in request:
+        with torch.enable_grad():
+            return transformers_training.train(request, load)
+    answers = {"pairs": preference_loss, "prompts": generated, "texts": predictions, "rows": loss}
+    return next(answer for name, answer in answers.items() if name in request)(request)
 
 
 def generated(request):

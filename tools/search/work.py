@@ -2,9 +2,9 @@
 import json
 import os
 
-import one_rank
 import models
 import runs
+from optimizers import EXACT
 from program import OVERFLOWED, Failure, Refused
 from runs import REFERENCE, Inputs, words_of
 
@@ -33,24 +33,25 @@ class Work:
         return words_of(flags)
 
     def write_json(self, name, value):
-        with open(self.path(name), "w", encoding="ascii") as file:
-            json.dump(value, file)
-        return self.path(name)
+        return self.write_text(name, json.dumps(value))
 
     def write_lines(self, name, rows):
+        return self.write_text(name, "".join(json.dumps(row) + "\n" for row in rows))
+
+    def write_text(self, name, text):
         with open(self.path(name), "w", encoding="ascii") as file:
-            file.write("".join(json.dumps(row) + "\n" for row in rows))
+            file.write(text)
         return self.path(name)
 
-    def train(self, out, flags, processes=None):
-        words = runs.train_words(self.inputs, self.path(out), flags)
+    def train(self, out, flags, processes=None, math_flags=None):
+        words = runs.train_words(self.inputs, self.path(out), flags, math_flags=math_flags)
         if processes:
             words = runs.launched(words, self.program.path, processes)
         self.program.answer(*words)
         return self.path(out)
 
     def reference(self, out="reference", model=None):
-        more = ["--save-every", "1"] if one_rank.can_check(self) and out == "reference" else []
+        more = ["--save-every", "1"] if self.dtype in EXACT and out == "reference" else []
         if self.inputs.model["balances"]:  # the auxiliary loss is of the tokens of a micro-batch
             more += words_of({name: self.case["layout"][name] for name in ("dp", "micro-batch-size")})
         self.program.answer(*runs.train_words(self.inputs, self.path(out), REFERENCE + more, model))

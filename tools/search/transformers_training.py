@@ -1,0 +1,147 @@
+"""Training with transformers, PEFT and torch.optim, for transformers_server.py. It writes what a run of Cleave has."""
+import math
+import os
+import re
+import shutil
+
+import torch
+from safetensors.torch import load_file, save_file
+
+STEP = "step_00000001"
+
+
+def with_adapter(model, folder):
+    import peft  # optional
+    return peft.PeftModel.from_pretrained(model, folder, is_trainable=True)
+
+
+def groups_of(model, request):
+    """Groups of parameters with the factor of their rate and their decay, as --decay-on and --param-group say."""
+    groups = []
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        decays = parameter.dim() > 1 or request["decay_on"] == "all"
+        factor, decay = 1.0, request["decay"] if decays else 0.0
+        if request["pattern"] and re.search(request["pattern"], name):
+            factor = float(request["group"].get("lr-factor", factor))
+            decay = float(request["group"].get("weight-decay", decay))
+        groups.append({"params": [parameter], "factor": factor, "weight_decay": decay})
+    return groups
+
+
+def optimizer_of(groups, request):
+    if request["optimizer"] == "sgd":
+        return torch.optim.SGD(groups, lr=1.0, foreach=False)
+    kind = torch.optim.AdamW if request["optimizer"] == "adamw" else torch.optim.Adam
+    return kind(groups, lr=1.0, betas=tuple(request["betas"]), eps=request["eps"], foreach=False)
+
+
+def padded(rows, key, fill):
+    """The values of a key as a tensor, in which shorter rows end in `fill`; None if no row has the key."""
+    longest = max(len(row["input_ids"]) for row in rows)
+    lists = [row.get(key, row["input_ids"] if key == "labels" else None) for row in rows]
+    if all(values is None for values in lists):
+        return None
+    lists = [[0] * len(row["input_ids"]) if values is None else values for row, values in zip(rows, lists)]
+    return torch.tensor([values + [fill] * (longest - len(values)) for values in lists])
+
+
+def labels_of(rows, task):
+    if task == "classify":
+        return torch.tensor([row["label"] for row in rows])
+    labels = padded(rows, "labels", -100)
+    return labels[:, 1:] if task == "lm" else labels
+
+
+def part_loss(model, rows, task, num_labels):
+    """The part's share of the mean loss over all labels of the step, and its auxiliary loss times its share of the labels."""
+    mask = padded([{"attention_mask": [1] * len(row["input_ids"]), **row} for row in rows], "attention_mask", 0)
+    inputs = {"input_ids": padded(rows, "input_ids", 0), "attention_mask": mask}
+    types = padded(rows, "token_type_ids", 0)
+    if types is not None:
+        inputs["token_type_ids"] = types
+    output, labels = model(**inputs), labels_of(rows, task)
+    logits = output.logits[:, :-1] if task == "lm" else output.logits
+    loss = torch.nn.functional.cross_entropy(logits.double().flatten(0, -2), labels.flatten(), reduction="sum") / num_labels
+    share = int((labels != -100).sum()) / num_labels
+    aux = getattr(output, "aux_loss", None)
+    if not model.config.to_dict().get("output_router_logits"):
+        return loss, None
+    return loss + model.config.router_aux_loss_coef * share * aux, share * aux.item()
+
+
+def log_prob(model, ids, begin):
+    """The log-probability of ids[begin:] after ids[:begin]."""
+    ids = torch.tensor([ids])
+    logs = model(input_ids=ids).logits[0, :-1].double().log_softmax(-1).gather(1, ids[0, 1:, None])
+    return logs[begin - 1:].sum()
+
+
+def margin(model, pair):
+    return log_prob(model, *pair[0]) - log_prob(model, *pair[1])
+
+
+def step_losses(model, reference, parts, request):
+    """Yields each part's loss, to be added up, and what the metrics have beside the loss; nothing if there are no labels."""
+    if reference is not None:
+        pairs = parts[0]
+        for pair in pairs:
+            with torch.no_grad():
+                known = margin(reference, pair)
+            reward = request["beta"] * (margin(model, pair) - known)
+            yield -torch.nn.functional.logsigmoid(reward) / len(pairs), {"reward_margin": reward.item() / len(pairs)}
+        return
+    num_labels = sum(int((labels_of(rows, request["task"]) != -100).sum()) for rows in parts)
+    for rows in parts if num_labels else ():
+        loss, aux = part_loss(model, rows, request["task"], num_labels)
+        yield loss, {} if aux is None else {"aux_loss": aux}
+
+
+def train(request, load):
+    """Trains and returns the metrics of each step; None if a step has no labels. `load(request)` opens the model."""
+    model = load(request)
+    is_dpo = isinstance(request["steps"][0][0][0], list)
+    reference = load(request) if is_dpo else None
+    if request["adapter"]:
+        model = with_adapter(model, request["adapter"])
+    groups = groups_of(model, request)
+    optimizer = optimizer_of(groups, request)
+    parameters, metrics = [group["params"][0] for group in groups], []
+    for parts, rate in zip(request["steps"], request["rates"], strict=True):
+        optimizer.zero_grad()
+        row = {"loss": 0.0}
+        for loss, more in step_losses(model, reference, parts, request):
+            loss.backward()
+            row["loss"] += loss.item()
+            for name, value in more.items():
+                row[name] = row.get(name, 0.0) + value
+        if all(parameter.grad is None for parameter in parameters):
+            return None
+        row["grad_norm"] = torch.nn.utils.clip_grad_norm_(parameters, request["clip"] or math.inf, foreach=False).item()
+        metrics.append(row)
+        for group in optimizer.param_groups:
+            group["lr"] = rate * group["factor"]
+        optimizer.step()
+    save(model, optimizer, request["out"])
+    return metrics
+
+
+def save(model, optimizer, out):
+    """Writes the weights, and the moments under the names that the weights have in files."""
+    folder = os.path.join(out, STEP)
+    model.save_pretrained(folder)
+    with open(os.path.join(out, "latest"), "w", encoding="ascii") as file:
+        file.write(STEP)
+    states, moments = {p: s for p, s in optimizer.state.items() if "exp_avg" in s}, {}
+    for kind in ("exp_avg", "exp_avg_sq") if states else ():
+        for parameter, state in states.items():
+            parameter.data = state[kind]
+        other = os.path.join(out, kind)
+        model.save_pretrained(other)
+        path = next(os.path.join(other, name) for name in ("adapter_model.safetensors", "model.safetensors")
+                    if os.path.exists(os.path.join(other, name)))
+        moments |= {f"{kind}.{name.removeprefix('base_model.model.')}": values for name, values in load_file(path).items()}
+        shutil.rmtree(other)
+    if moments:
+        save_file(moments, os.path.join(folder, "optimizer.safetensors"))
