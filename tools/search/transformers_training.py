@@ -127,21 +127,30 @@ def train(request, load):
     return metrics
 
 
-def save(model, optimizer, out):
-    """Writes the weights, and the moments under the names that the weights have in files."""
-    folder = os.path.join(out, STEP)
+def saved_tensors(model, folder):
+    """What the model's files have, under the names that they have there. Without tensors that the model does not use, such as
+    the first of an untied BERT's two biases."""
     model.save_pretrained(folder)
-    with open(os.path.join(out, "latest"), "w", encoding="ascii") as file:
-        file.write(STEP)
-    states, moments = {p: s for p, s in optimizer.state.items() if "exp_avg" in s}, {}
+    unused = {name for name, parameter in model.named_parameters() if parameter.requires_grad and parameter.grad is None}
+    path = next(os.path.join(folder, name) for name in ("adapter_model.safetensors", "model.safetensors")
+                if os.path.exists(os.path.join(folder, name)))
+    tensors = {name.removeprefix("base_model.model."): values for name, values in load_file(path).items()}
+    shutil.rmtree(folder)
+    return {name: values for name, values in tensors.items() if name not in unused}
+
+
+def save(model, optimizer, out):
+    """Writes the weights and the moments, as a checkpoint of Cleave has them."""
+    folder, moments = os.path.join(out, STEP), {}
+    weights = saved_tensors(model, os.path.join(out, "saved"))
+    states = {p: s for p, s in optimizer.state.items() if "exp_avg" in s}
     for kind in ("exp_avg", "exp_avg_sq") if states else ():
         for parameter, state in states.items():
             parameter.data = state[kind]
-        other = os.path.join(out, kind)
-        model.save_pretrained(other)
-        path = next(os.path.join(other, name) for name in ("adapter_model.safetensors", "model.safetensors")
-                    if os.path.exists(os.path.join(other, name)))
-        moments |= {f"{kind}.{name.removeprefix('base_model.model.')}": values for name, values in load_file(path).items()}
-        shutil.rmtree(other)
+        moments |= {f"{kind}.{name}": values for name, values in saved_tensors(model, os.path.join(out, "saved")).items()}
+    os.makedirs(folder)
+    save_file(weights, os.path.join(folder, "model.safetensors"))
     if moments:
         save_file(moments, os.path.join(folder, "optimizer.safetensors"))
+    with open(os.path.join(out, "latest"), "w", encoding="ascii") as file:
+        file.write(STEP)
