@@ -211,6 +211,8 @@ def experts(rng):
             case["data"]["form"] = "text rows"
     if math["dtype"] in ("fp32", "fp64"):  # in others, rounding may decide which experts a token has
         model["experts_per_token"] = rng.randint(1, model["experts"])
+    if maybe(rng, 0.9):  # adapters of experts have none
+        math.pop("lora-dropout", None)
     if "param-group" in math and not math["param-group"].startswith("model.layers"):
         del math["param-group"]
     dp = rng.choice((2, 2, 3, 4))
@@ -318,6 +320,8 @@ def generate(rng):
                              "num-return-sequences": (1, 2)}.items():
             if maybe(rng, 0.4):
                 math[name] = rng.choice(values)
+    if maybe(rng, 0.1):
+        math["kv-cache-dtype"] = rng.choice(("int8", "int8", "bf16"))
     heads = models.full(model)["heads"]
     layout = {"tp": rng.choice([n for n in (1, 2, 3, 4) if n <= heads]), **draw_machine(rng)}
     layout |= draw_ep(rng, model, layout["tp"])
@@ -374,6 +378,8 @@ def evaluate(rng):
     layout |= draw_ep(rng, model, layout["tp"])
     other = {"processes": True} if maybe(rng, 0.1) and layout["tp"] > 1 else {}
     family = models.full(model)["family"]
+    if family != "bert" and maybe(rng, 0.1):
+        math["kv-cache-dtype"] = rng.choice(("int8", "bf16"))
     if family != "bert" and maybe(rng, 0.3):
         model["tokenizer"] = "bytes"
         data = {"form": "pairs", "rows": rng.randint(1, 10), "shortest": 1,

@@ -174,7 +174,7 @@ def sequences_difference(work, got, wanted, whose="on one rank"):
 def eval_words(work, more, model=None, plain=False, leave_out=""):
     """`model`: the value of --model, or a list of arguments that name the model."""
     flags = [f"--{name}={value}" for name, value in work.case["math"].items()
-             if name in ("dtype", "seq-len", "task", "dpo-beta") and name != leave_out]
+             if name in ("dtype", "kv-cache-dtype", "seq-len", "task", "dpo-beta") and name != leave_out]
     named = model if isinstance(model, list) else ["--model", model or work.inputs.model_path]
     if work.case["math"].get("task") == "dpo" and (work.case["other"].get("reference") or not isinstance(model, list)):
         flags += ["--reference", work.inputs.reference_path]

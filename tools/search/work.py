@@ -4,6 +4,7 @@ import os
 
 import models
 import runs
+import tolerance
 from optimizers import EXACT
 from program import OVERFLOWED, Failure, Refused
 from runs import REFERENCE, Inputs, words_of
@@ -16,7 +17,9 @@ class Work:
         self.case, self.program = case, program
         self.folder = program.folder
         self.inputs = Inputs(case, self.folder)
-        self.dtype = case["math"].get("dtype", "fp32")
+        # The least precise of the dtypes in which the case computes.
+        dtypes = [case["math"].get("dtype", "fp32"), case["math"].get("kv-cache-dtype", "fp64")]
+        self.dtype = max(dtypes, key=tolerance.UNIT.get)
 
     def path(self, name):
         return os.path.join(self.folder, name)
