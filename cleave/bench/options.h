@@ -33,8 +33,8 @@ struct BenchGenerateOptions : BenchOptions {
   std::string shape = "gpt2-124m";
   std::string kv_cache_dtype = "auto";  ///< auto | bf16 | int8
   int64_t prompt_len = 128;             ///< tokens
-  int64_t new_tokens = 32;   ///< after the first new token
-  int64_t repeats = 5;       ///< timed runs, after a warmup run and before a profiled one
+  int64_t new_tokens = 32;              ///< after the first new token
+  int64_t repeats = 5;  ///< timed runs, after a warmup run and before a profiled one
 };
 
 }  // namespace cleave::inline bench
