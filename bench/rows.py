@@ -82,7 +82,7 @@ def generate_row(setting: Setting, shape: str, dtype: str, batch_size: int = 1, 
     """The result of a batch or of a long prompt: at least as fast as the best baseline."""
     is_plain = (batch_size, prompt_len) == (1, 128)
     common = ["--shape", shape, "--dtype", dtype, "--batch-size", str(batch_size), "--prompt-len", str(prompt_len),
-              *(["--repeats", "1"] if setting.is_short or prompt_len > 128 or batch_size > 16 else [])]
+              *(["--repeats", "1"] if setting.is_short or not is_plain else [])]
     ours, tp = ours_tp(setting), setting.tp
     ours_command = [setting.cleave, "bench", "generate", *common, "--tp", str(tp), "--threads-per-rank",
                     str(setting.threads_per_rank()), "--json"]

@@ -104,8 +104,7 @@ void read_field(const std::string& key, const Json& value, Cluster& c) {
 }
 
 /// Speeds that are not given follow from bf16: half of it in fp32, a sixteenth outside of matrix
-/// units; fp8 as bf16, and
-/// fp4 as fp8.
+/// units; fp8 as bf16, and fp4 as fp8.
 void complete(const Json& json, Cluster& c) {
   for (const SizeField& size : kSizes) {
     if (c.*size.member == 0) json.at(size.name).fail("expected a size");

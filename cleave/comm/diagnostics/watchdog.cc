@@ -128,7 +128,8 @@ Watchdog::~Watchdog() {
   endpoint_.slot().wait_epoch.fetch_add(1, std::memory_order_acq_rel);
 }
 
-/// Time in which this rank was suspended or starved does not count toward the timeout.
+/// Time in which this rank was suspended or starved does not count toward the timeout. A suspension
+/// in the middle of a check is found by the next one, so that all of a check uses last_check_.
 void Watchdog::exclude_frozen_time() {
   const auto now = Clock::now();
   const auto gap = now - std::exchange(last_check_, now);
@@ -181,7 +182,7 @@ void Watchdog::check_gone(const std::vector<int>& missing) {
 void Watchdog::check_cycle() {
   // A started call does not block its rank, so it cannot be part of a deadlock cycle.
   if (CallThread::is_in_call()) return;
-  if (Clock::now() - began_ < kMinCycleWait) return;
+  if (last_check_ - began_ < kMinCycleWait) return;
   Cycle path;
   std::vector<bool> seen(static_cast<size_t>(endpoint_.segment().num_ranks()));
   Cycle cycle = find_cycle(endpoint_.segment(), endpoint_.rank(), path, seen);
@@ -212,7 +213,7 @@ void Watchdog::check_cycle() {
 }
 
 void Watchdog::check_time(const std::vector<int>& missing) {
-  const std::chrono::duration<double> waited = Clock::now() - began_;
+  const std::chrono::duration<double> waited = last_check_ - began_;
   if (waited.count() < endpoint_.options().timeout_s || missing.empty()) return;
   const SharedSegment& segment = endpoint_.segment();
   std::string text = str("timeout of ", endpoint_.options().timeout_s, " s: ", own_place(), " for ",
