@@ -110,7 +110,7 @@ def resume_at(rng, case):
     case["other"] = {name: value for name, value in case["other"].items() if name == "weights"}
     case["other"].update({"at": rng.randint(1, math["steps"] - 1), "first": without_saving(first)})
     if "eval-every" not in math and maybe(rng, 0.2):
-        # A run that has ended goes on with more steps. Only a constant rate does not depend on their number.
+        # The ended run is resumed with a larger --steps. Only a constant learning rate does not depend on the number of steps.
         case["other"]["ends"] = True
         case["other"]["first"].pop("record-step", None)
         for name in ("min-lr", "decay-steps"):
