@@ -70,15 +70,16 @@ void require_regular(int fd, const std::string& path) {
 
 /// Refuses what git leaves in the place of a large file until it is fetched.
 void require_content(const File& file) {
-  constexpr std::string_view kPointer =
-      "version https:"
-      "//git-lfs.github.com/spec/";
+  constexpr uint64_t kFirstLine = 42;  // "version ", and the address of the format's specification
   constexpr uint64_t kLongestPointer = 1024;
   const uint64_t size = file.size();
-  if (size < kPointer.size() || size > kLongestPointer) return;
-  std::array<char, kPointer.size()> begin{};
+  if (size < kFirstLine || size > kLongestPointer) return;
+  std::array<char, kFirstLine> begin{};
   file.read_at(0, std::as_writable_bytes(std::span(begin)));
-  CLEAVE_CHECK(std::string_view(begin.data(), begin.size()) != kPointer, Code::kFormat, file.path(),
+  const std::string_view line(begin.data(), begin.size());
+  const bool is_pointer =
+      line.starts_with("version http") && line.find("/git-lfs.") != std::string_view::npos;
+  CLEAVE_CHECK(!is_pointer, Code::kFormat, file.path(),
                " is a pointer of Git LFS, not the file itself; fetch it with: git lfs pull");
 }
 
