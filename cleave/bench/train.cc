@@ -81,7 +81,7 @@ class TrainBench {
   double step(int64_t number) {
     rank_.optimizer().zero_grad();
     const PassResult pass = rank_.train_pass({&batch_, 1}, 0, number);
-    rank_.step(1e-4, clip_factor(rank_.gradient_norm().value, 1.0));
+    rank_.step(1e-4, clip_factor(pass.norm.value, 1.0));
     mesh_["tp"].barrier("end of a step");
     return pass.loss;
   }

@@ -94,6 +94,11 @@ void PipelineModel::run(PipelineRun& run, const Schedule& schedule) {
 
 std::vector<double> PipelineModel::run_train(const std::vector<MicroBatch>& micro_batches,
                                              const PipelineLoss& loss) {
+  return start_train(micro_batches, loss)();
+}
+
+PendingLosses PipelineModel::start_train(const std::vector<MicroBatch>& micro_batches,
+                                         const PipelineLoss& loss) {
   CLEAVE_CHECK(loss != nullptr, Code::kUsage,
                "run_train needs a loss and none was given; pass one");
   for (const auto& p : parameters_) {
@@ -117,7 +122,7 @@ std::vector<double> PipelineModel::run_eval(const std::vector<MicroBatch>& micro
                                             const PipelineLoss& loss) {
   PipelineRun run({sequence_, options_.stages, pp_, micro_batches, loss});
   this->run(run, make_forward_schedule(shape_of(micro_batches.size())));
-  return run.losses();
+  return run.losses()();
 }
 
 // The first rank that uses a parameter sums in the order of stages and sends the others the sum.

@@ -19,6 +19,10 @@ struct MicroBatch {
 /// micro-batches are added, so a mean over the global batch must divide by the global count here.
 using PipelineLoss = std::function<Tensor(const DTensor& output, size_t micro_batch)>;
 
+/// Gives the losses of a run, in the order of micro-batches, on every rank, once a device has them.
+/// To be called once; collective over the pipeline axis.
+using PendingLosses = std::function<std::vector<double>()>;
+
 struct PipelineOptions {
   ScheduleKind schedule = ScheduleKind::k1F1B;
   int stages_per_rank = 1;  ///< virtual stages
@@ -68,6 +72,8 @@ class PipelineModel {
   /// batch. Collective over the axis.
   std::vector<double> run_train(const std::vector<MicroBatch>& micro_batches,
                                 const PipelineLoss& loss);
+  /// The same without waiting for the losses, so that a device gets its next work meanwhile.
+  PendingLosses start_train(const std::vector<MicroBatch>& micro_batches, const PipelineLoss& loss);
 
   /// Forward only, without gradients. Returns the outputs in the order of micro-batches on the last
   /// stage's rank, nothing elsewhere.

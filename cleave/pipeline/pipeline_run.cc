@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/base/clock.h"
+#include "cleave/kernels/host_copy.h"
 #include "cleave/nn/balance_loss.h"
 #include "cleave/nn/subject.h"
 #include "cleave/runtime/step_recorder.h"
@@ -251,18 +252,20 @@ void PipelineRun::weights(const Action& action) {
   live_.erase({action.stage, action.micro_batch});
 }
 
-std::vector<double> PipelineRun::losses() const {
+PendingLosses PipelineRun::losses() const {
   const auto count = static_cast<int64_t>(work_.micro_batches.size());
-  Tensor all = at::zeros({count}, at::kDouble);
-  if (!losses_.empty()) {
-    std::vector<Tensor> flat;
-    flat.reserve(losses_.size());
-    for (const Tensor& loss : losses_) flat.push_back(loss.reshape({}));
-    all.copy_(at::stack(flat));  // together: on a device, each copy waits for it
-  }
-  work_.pp.broadcast_(all, work_.pp.size() - 1, "losses of a pipeline");
-  const auto* values = all.const_data_ptr<double>();
-  return {values, values + count};
+  std::vector<Tensor> flat;
+  flat.reserve(losses_.size());
+  for (const Tensor& loss : losses_) flat.push_back(loss.reshape({}));
+  std::shared_ptr<HostCopy> copy;
+  if (!flat.empty()) copy = std::make_shared<HostCopy>(at::stack(flat));
+  return [pp = work_.pp, count, copy] {
+    Tensor all = at::zeros({count}, at::kDouble);
+    if (copy) all.copy_(copy->wait());
+    pp.broadcast_(all, pp.size() - 1, "losses of a pipeline");
+    const auto* values = all.const_data_ptr<double>();
+    return std::vector<double>(values, values + count);
+  };
 }
 
 }  // namespace cleave::inline pipeline

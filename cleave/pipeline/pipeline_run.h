@@ -28,8 +28,8 @@ class PipelineRun {
   /// relative to the clock's time `began_s`.
   void execute(const Schedule& schedule, double began_s);
 
-  /// Losses in the order of micro-batches, on every rank. Collective over the axis.
-  [[nodiscard]] std::vector<double> losses() const;
+  /// Losses in the order of micro-batches, on every rank.
+  [[nodiscard]] PendingLosses losses() const;
   /// Outputs in the order of micro-batches, on the last stage's rank.
   std::vector<DTensor> take_outputs() { return std::move(outputs_); }
   std::vector<TraceEvent> take_events() { return std::move(events_); }

@@ -65,9 +65,12 @@ class Trained {
 
   RankModel& rank() { return *rank_; }
 
-  /// Loss and auxiliary loss over all data-parallel ranks, in micro-batches of `size` rows.
-  std::pair<double, double> pass(const Tensor& ids, const Tensor& labels, const Tensor& mask,
-                                 int64_t size) {
+  /// Of all data-parallel ranks.
+  struct Passed {
+    double loss, aux, norm;
+  };
+  /// In micro-batches of `size` rows.
+  Passed pass(const Tensor& ids, const Tensor& labels, const Tensor& mask, int64_t size) {
     Batch batch;
     batch.ids = ids;
     batch.labels = labels;
@@ -80,7 +83,7 @@ class Trained {
     const PassResult pass = rank_->train_pass(micro_batches_of(own, size, rows / size + 1), 0, 0);
     const Tensor sums =
         dp.all_reduce(at::tensor({pass.loss, pass.aux_loss.value()}, at::kDouble), "test");
-    return {sums[0].item<double>(), sums[1].item<double>()};
+    return {.loss = sums[0].item<double>(), .aux = sums[1].item<double>(), .norm = pass.norm.value};
   }
 
   /// Expects the gradients of the answer `key`. Flat shards (ZeRO-1, FSDP) are left out, because an
@@ -114,8 +117,8 @@ TEST_P(BalanceGolden, OneMicroBatch_GivesLossAndGradientsOfTheWholeBatch) {
       Trained model(GetParam(), layout, world);
       for (const std::string prefix : {"", "pad."}) {
         const Tensor mask = prefix.empty() ? Tensor() : golden_.at("pad.input.attention_mask");
-        const auto [loss, aux] = model.pass(golden_.at(prefix + "input.input_ids"),
-                                            golden_.at(prefix + "input.labels"), mask, kRows);
+        const auto [loss, aux, norm] = model.pass(golden_.at(prefix + "input.input_ids"),
+                                                  golden_.at(prefix + "input.labels"), mask, kRows);
         EXPECT_NEAR(loss, number(prefix + "loss"), 1e-5);
         EXPECT_NEAR(aux, number(prefix + "aux_loss"), 1e-5);
         model.expect_gradients(golden_, prefix + "grad");
@@ -133,7 +136,7 @@ TEST_P(BalanceGolden, HalvesOfTheBatch_GiveTheMeanOfTheirLosses) {
     SCOPED_TRACE(layout.describe());
     run_ranks(layout.num_ranks(), [&](World& world) {
       Trained model(GetParam(), layout, world);
-      const auto [loss, aux] =
+      const auto [loss, aux, norm] =
           model.pass(golden_.at("pad.input.input_ids"), golden_.at("pad.input.labels"),
                      golden_.at("pad.input.attention_mask"), kRows / 2);
       EXPECT_NEAR(loss, number("halves.loss"), 1e-5);
@@ -149,11 +152,8 @@ TEST_P(BalanceGolden, ThreeAdamWSteps_GiveLossesNormsAndWeights) {
     run_ranks(layout.num_ranks(), [&](World& world) {
       Trained model(GetParam(), layout, world);
       for (int64_t step = 0; step < 3; ++step) {
-        const double loss = model
-                                .pass(golden_.at("train.input_ids")[step],
-                                      golden_.at("train.labels")[step], {}, kRows)
-                                .first;
-        const double norm = model.rank().gradient_norm().value;
+        const auto [loss, aux, norm] = model.pass(golden_.at("train.input_ids")[step],
+                                                  golden_.at("train.labels")[step], {}, kRows);
         EXPECT_NEAR(loss, number("adamw.loss", step), 1e-5) << step;
         EXPECT_NEAR(norm, number("adamw.grad_norm", step), 1e-5 * std::max(1.0, norm)) << step;
         model.rank().step(1e-3);

@@ -125,14 +125,14 @@ PassResult RankModel::train_pass(std::span<const Batch> batches, uint64_t seed, 
     return balance ? own + balance->summand().to(own.scalar_type()) : own;
   };
   parallelized_.gradients->begin(micro_batches.size());
-  for (const double part : parallelized_.pipeline->run_train(inputs, loss)) {
-    result.loss += part / loss_scale;
-  }
-  result.aux_loss = aux_loss_of(inputs, model_->balance(), loss_scale);
+  const PendingLosses losses = parallelized_.pipeline->start_train(inputs, loss);
   parallelized_.gradients->complete();
   for (const auto& p : parallelized_.gradients->parameters()) {
     if (loss_scale != 1) p->leaf().mutable_grad().div_(loss_scale);
   }
+  result.norm = gradient_norm();  // a device has had no pause when the host reads it and the losses
+  for (const double part : losses()) result.loss += part / loss_scale;
+  result.aux_loss = aux_loss_of(inputs, model_->balance(), loss_scale);
   if (task_ == Task::kDpo) {
     Tensor rewards = at::tensor({margin_sum, static_cast<double>(num_right)}, at::kDouble);
     share_result(rewards, "rewards");

@@ -16,6 +16,7 @@ namespace cleave::inline train {
 struct PassResult {
   double loss = 0;         ///< this data-parallel rank's summand of the global mean; with aux_loss
   int64_t num_labels = 0;  ///< in the global batch; pairs for preferences
+  GradientNorm norm{};     ///< of all gradients; replicated elements count once
   // Preferences: this data-parallel rank's summands of the global means.
   double reward_margin = 0;
   double reward_accuracy = 0;  ///< of pairs whose chosen reward is the larger one
@@ -76,10 +77,9 @@ class RankModel {
   /// Evaluation sums of this data-parallel rank's sequences, on all ranks of same_batch().
   /// Collective.
   EvalSum eval_pass(std::span<const Batch> batches);
-  /// The global gradient norm; replicated elements count once. Collective.
-  [[nodiscard]] GradientNorm gradient_norm() const;
 
  private:
+  [[nodiscard]] GradientNorm gradient_norm() const;
   /// The batches on the device of the leaves.
   [[nodiscard]] std::vector<Batch> moved(std::span<const Batch> batches) const;
   [[nodiscard]] std::vector<MicroBatch> inputs_of(std::span<const Batch> batches,

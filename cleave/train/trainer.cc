@@ -159,11 +159,10 @@ void Trainer::train_step(int64_t step) {
   rank_.optimizer().zero_grad();
   const PassResult pass =
       rank_.train_pass(batches, setup_.options.seed, step, state_.loss_scale.value());
-  const GradientNorm norm = rank_.gradient_norm();
   const double comm_s = collective_seconds() - comm_before;
   if (recording_) recording_->note_comm_end();
   const StepSums sums = sum_over_ranks(pass, batches[0], comm_s);
-  update(step, sums.loss, norm);
+  update(step, sums.loss, pass.norm);
   profile_.end_time();
   state_.step = step + 1;
   state_.tokens += sums.tokens;
@@ -179,7 +178,7 @@ void Trainer::train_step(int64_t step) {
   StepMetrics m{
       .step = state_.step,
       .loss = sums.loss,
-      .grad_norm = norm.value,
+      .grad_norm = pass.norm.value,
       .lr = setup_.schedule.at(step),
       .tokens = state_.tokens,
       .tokens_per_s = rate,

@@ -259,7 +259,7 @@ class GridRunner {
         rank_.train_pass(rows, 9, step, layout_.compute_type == at::kHalf ? kHalfScale : 1);
     const Tensor loss =
         mesh_["dp"].all_reduce(at::scalar_tensor(pass.loss, at::kDouble), "loss of all rows");
-    return {loss.item<double>(), rank_.gradient_norm().value};
+    return {loss.item<double>(), pass.norm.value};
   }
   void apply() { rank_.step(kGridRate); }
   [[nodiscard]] RankModel& rank() { return rank_; }
