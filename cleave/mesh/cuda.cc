@@ -54,9 +54,22 @@ at::Device device_of(const std::string& flag) {
   return cuda().type();
 }
 
-bool shares_gpus() {
-  const char* const value = std::getenv("CLEAVE_SHARE_GPU");  // NOLINT(concurrency-mt-unsafe)
+namespace {
+
+/// Whether an environment variable is 1.
+bool is_set(const char* name) {
+  const char* const value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe)
   return value != nullptr && std::string_view(value) == "1";
+}
+
+}  // namespace
+
+bool shares_gpus() {
+  return is_set("CLEAVE_SHARE_GPU");
+}
+
+bool is_deterministic() {
+  return is_set("CLEAVE_DETERMINISTIC");
 }
 
 void check_own_gpus(World& world, const std::string& uuid) {

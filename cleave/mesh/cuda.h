@@ -45,6 +45,10 @@ at::Device device_of(const std::string& flag);
 /// Whether CLEAVE_SHARE_GPU=1 lets several ranks of a host use one GPU, to test layouts.
 bool shares_gpus();
 
+/// Whether CLEAVE_DETERMINISTIC=1 asks for the same bits in every run on GPUs, at the cost of
+/// speed.
+bool is_deterministic();
+
 /// Throws Error(kShape) if two ranks use the same GPU. Collective; `uuid` is that of this rank's.
 void check_own_gpus(World& world, const std::string& uuid);
 

@@ -92,6 +92,15 @@ void set_nccl_defaults() {
   set_default("NCCL_LAUNCH_ORDER_IMPLICIT", "1");
 }
 
+/// Every run gives the same bits, or libtorch refuses an operation that has no such form. To be
+/// called before CUDA starts.
+void make_deterministic() {
+  set_default("CUBLAS_WORKSPACE_CONFIG", ":4096:8");  // cuBLAS reads it when it starts
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  // Otherwise libtorch writes every tensor that it allocates once more.
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
+}
+
 class CudaDevice : public Device {
  public:
   CudaDevice(int gpu, double timeout_s)
@@ -175,6 +184,7 @@ class CudaRuntime : public Cuda {
   [[nodiscard]] std::shared_ptr<Device> take(int gpu, double timeout_s) const override {
     return checked(Code::kUsage, str("--device cuda: GPU ", gpu), [&] {
       set_nccl_defaults();
+      if (is_deterministic()) make_deterministic();
       at::globalContext().lazyInitDevice(at::kCUDA);
       c10::cuda::set_device(static_cast<c10::DeviceIndex>(gpu));
       return std::make_shared<CudaDevice>(gpu, timeout_s);
