@@ -36,6 +36,7 @@ class ContinuousBatch::Rows {
     Ids ids{};             // of the prompt and new
     Ids new_ids{};
     double log_prob = 0;
+    int64_t last_id = 0;  // also after the end
     bool is_done = false;
   };
   struct Ended {
@@ -152,9 +153,11 @@ void ContinuousBatch::Rows::start_prompts() {
 void ContinuousBatch::Rows::continue_rows() {
   drop_ended_rows();
   Ids next;
-  // Ended rows continue with any id; the result is ignored.
-  for (const Row& row : rows_) next.push_back(row.is_done ? 0 : row.new_ids.back());
-  accept(choose(decoder_->step(next), rows_), rows_);
+  for (const Row& row : rows_) next.push_back(row.last_id);
+  const bool is_greedy = !settings_.do_sample && !has_processors(settings_);
+  accept(is_greedy ? decoder_->step_best(next, most_steps(rows_) == 1)
+                   : choose(decoder_->step(next), rows_),
+         rows_);
 }
 
 void ContinuousBatch::Rows::drop_ended_rows() {
@@ -210,8 +213,9 @@ std::vector<Choice> ContinuousBatch::Rows::choose(const Scores& raw,
 void ContinuousBatch::Rows::accept(const std::vector<Choice>& choices, std::vector<Row>& rows) {
   for (size_t r = 0; r < rows.size(); ++r) {
     Row& row = rows[r];
-    if (row.is_done) continue;
     const auto [id, log_prob] = choices[r];
+    row.last_id = id;  // ended rows continue, and their results are ignored
+    if (row.is_done) continue;
     row.ids.push_back(id);
     row.new_ids.push_back(id);
     row.log_prob += log_prob;

@@ -7,6 +7,7 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/kernels/decode.h"
 #include "cleave/kernels/device.h"
 #include "cleave/model/decoder/decoder.h"
 #include "cleave/nn/experts.h"
@@ -54,8 +55,41 @@ Scores Decoder::prefill(int64_t copies) {
 }
 
 Scores Decoder::step(const Ids& ids) {
+  if (!begins_replay()) return run_next(ids);
+  replay(ids);
+  Scores scores = Scores::from_logits(*recording_->logits);
+  scores.replicas = replicas_;
+  return scores;
+}
+
+std::vector<Choice> Decoder::step_best(const Ids& ids, bool is_last) {
+  std::optional<HostCopy> best;
+  if (ahead_ && ahead_->ids == ids) {
+    best = std::move(ahead_->best);
+    ++num_seen_;
+    cache_.advance();
+  } else if (begins_replay()) {
+    replay(ids);
+    best.emplace(recording_->best);
+  } else {
+    const Scores scores = run_next(ids);
+    return best_choices(scores, scores);
+  }
+  ahead_.reset();
+  if (!is_last) {
+    recording_->work->replay();
+    ahead_.emplace(StepAhead{.ids = {}, .best = HostCopy(recording_->best)});
+  }
+  std::vector<Choice> choices = choices_of(best->wait());
+  for (const Choice& choice : choices) {
+    if (ahead_) ahead_->ids.push_back(choice.id);
+  }
+  return choices;
+}
+
+Scores Decoder::run_next(const Ids& ids) {
   const Tensor column = at::tensor(ids, at::kLong).unsqueeze(1);
-  if (!ids_.defined()) return ++num_steps_ > 1 && can_record() ? replay(ids) : run(column);
+  if (!ids_.defined()) return run(column);
   ids_ = at::cat({ids_, column}, 1);
   if (num_seen_ < rotary_switch_) return run(column);
   // The cached keys have the frequencies of shorter sequences.
@@ -143,10 +177,17 @@ std::unique_ptr<RecordedWork> Decoder::record() {
     context.first_key = r.first.unsqueeze(1);
     const DTensor logits = logits_of(ids, std::move(context));
     r.logits = logits.with(logits.local().to(at::kFloat));
+    const Tensor last = logits.local().select(1, 0);
+    r.best = best_tokens(last, r.input.narrow(0, 0, rows), r.input.narrow(0, rows, 1));
   });
 }
 
-Scores Decoder::replay(const Ids& ids) {
+bool Decoder::begins_replay() {
+  return !ids_.defined() && ++num_steps_ > 1 && can_record();
+}
+
+void Decoder::replay(const Ids& ids) {
+  ahead_.reset();  // what it wrote is written again
   if (!recording_) {
     recording_ = std::make_unique<Recording>();
     recording_->input = at::empty({std::ssize(ids) + 1}, first_.options().device(device_));
@@ -155,16 +196,18 @@ Scores Decoder::replay(const Ids& ids) {
   Recording& r = *recording_;
   Ids input = ids;
   input.push_back(++num_seen_);
-  r.input.copy_(at::tensor(input, at::kLong), /*non_blocking=*/true);
-  if (!r.work) r.work = record();
+  const Tensor next = at::tensor(input, at::kLong);
+  r.input.copy_(next, /*non_blocking=*/true);
+  if (!r.work) {
+    r.work = record();
+    r.input.copy_(next, /*non_blocking=*/true);  // the rehearsal left the ids of the next step
+  }
   r.work->replay();
   cache_.advance();
-  Scores scores = Scores::from_logits(*r.logits);
-  scores.replicas = replicas_;
-  return scores;
 }
 
 void Decoder::drop_recording() {
+  ahead_.reset();
   recording_.reset();
   num_steps_ = 0;
 }

@@ -6,6 +6,7 @@
 
 #include "cleave/generate/scores.h"
 #include "cleave/generate/settings.h"
+#include "cleave/kernels/host_copy.h"
 #include "cleave/kernels/recorded_work.h"
 #include "cleave/model/model.h"
 #include "cleave/nn/kv_cache.h"
@@ -28,6 +29,10 @@ class Decoder {
   Scores prefill(int64_t copies);
   /// Appends one id to each sequence. Returns scores [P * copies, W].
   Scores step(const Ids& ids);
+  /// The same, and chooses the best next token of each sequence, as best_choices() does. Where the
+  /// steps are recorded on a device, the device chooses, and starts the next step with its choices
+  /// before the host knows them, unless `is_last`. A next call with other ids repeats that step.
+  std::vector<Choice> step_best(const Ids& ids, bool is_last);
   /// Makes sequence i continue from the cache of sequence rows[i].
   void reorder(const std::vector<int64_t>& rows);
 
@@ -41,19 +46,29 @@ class Decoder {
  private:
   /// The step of one token for each of R sequences, recorded on a device.
   struct Recording {
-    Tensor input;                   // [R + 1] int64: the ids; then the number of keys
-    Tensor first;                   // [R] int64: first_
+    Tensor input;  // [R + 1] int64: the ids, then the number of keys; a replay leaves the next ones
+    Tensor first;  // [R] int64: first_
     std::optional<DTensor> logits;  // [R, 1, V] fp32, of the last replay
+    Tensor best;                    // of best_tokens(), of the last replay
     std::unique_ptr<RecordedWork> work;
+  };
+  /// A recorded step that has begun with the choices of the one before it.
+  struct StepAhead {
+    Ids ids;  // what it began with
+    HostCopy best;
   };
 
   /// Runs the next ids [R, T] of all sequences.
   Scores run(const Tensor& ids);
+  /// step() without a recording.
+  Scores run_next(const Ids& ids);
   /// The logits of the last ids; `ids` [R, T] are on the device.
   DTensor logits_of(const Tensor& ids, Context context);
   [[nodiscard]] bool can_record() const;
-  /// Runs one id of each sequence by the recording; makes it at first.
-  Scores replay(const Ids& ids);
+  /// Counts a step. Returns whether it replays a recording.
+  bool begins_replay();
+  /// Replays the recording, which is made at first, with one id of each sequence.
+  void replay(const Ids& ids);
   /// Records the step of recording_, whose input is there.
   std::unique_ptr<RecordedWork> record();
   /// Forgets the recording, whose cache is gone.
@@ -71,7 +86,8 @@ class Decoder {
   int64_t rotary_switch_ = 0;
   Tensor ids_;  // [R, num_seen_] ids with padding while the rotary frequencies may still change
   std::unique_ptr<Recording> recording_;
-  int64_t num_steps_ = 0;  // with this cache
+  std::optional<StepAhead> ahead_;  // not counted in num_seen_ and cache_
+  int64_t num_steps_ = 0;           // with this cache
 };
 
 }  // namespace cleave::inline generation

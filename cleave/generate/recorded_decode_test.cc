@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "cleave/generate/decoder.h"
 #include "cleave/generate/generate.h"
 #include "cleave/kernels/recorded_work.h"
 #include "tests/support/fiber_kernels.h"
@@ -77,6 +78,51 @@ class RecordedDecode : public ::testing::TestWithParam<const char*> {
 // Prompts have different lengths; the window of Mistral and Gemma is shorter than the texts.
 TEST_P(RecordedDecode, GreedyTexts_AreTheSame) {
   expect_same({.max_new_tokens = 12, .eos_ids = {}});
+  EXPECT_EQ(num_replays, 10);  // the prompts and the second token are not recorded
+}
+
+// A step that began ahead of an end is not needed.
+TEST_P(RecordedDecode, GreedyTextsThatEnd_AreTheSame) {
+  const EndsText ends = [](std::span<const int64_t> prompt, std::span<const int64_t> ids) {
+    return ids.size() == 3 + prompt.size();
+  };
+  expect_same({.max_new_tokens = 12, .eos_ids = {}, .ends_text = ends});
+}
+
+TEST_P(RecordedDecode, SampledTexts_AreTheSame) {
+  expect_same({.max_new_tokens = 8, .do_sample = true, .seed = 3, .eos_ids = {}});
+}
+
+// Each step is started with the choices of the one before it, or with other ids.
+TEST_P(RecordedDecode, StepsWithOtherIds_AreTheSame) {
+  const std::vector<Ids> prompts{{5, 6, 7}, {8}};
+  const auto choices_with = [&](auto&& step) {
+    const c10::InferenceMode inference;
+    Decoder decoder(*model_, Axis(), prompts, 8);
+    decoder.prefill(1);
+    std::vector<double> out;
+    Ids next{3, 4};
+    for (int i = 0; i < 6; ++i) {
+      if (i == 3 || i == 4) next = {6, 2};  // not the best ones
+      const std::vector<Choice> choices = step(decoder, next);
+      for (size_t r = 0; r < next.size(); ++r) {
+        next[r] = choices[r].id;
+        out.push_back(static_cast<double>(choices[r].id));
+        out.push_back(choices[r].log_prob);
+      }
+    }
+    return out;
+  };
+  const std::vector<double> want = choices_with([](Decoder& decoder, const Ids& next) {
+    const Scores scores = decoder.step(next);
+    return best_choices(scores, scores);
+  });
+  const RecordingDevice device;
+  const std::vector<double> got = choices_with(
+      [](Decoder& decoder, const Ids& next) { return decoder.step_best(next, false); });
+  EXPECT_GT(num_replays, num_recordings);
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-4);
 }
 
 TEST_P(RecordedDecode, Beams_AreTheSame) {

@@ -209,6 +209,17 @@ std::vector<Choice> best_choices(const Scores& scores, const Scores& raw) {
   return out;
 }
 
+std::vector<Choice> choices_of(const Tensor& best) {
+  std::vector<Choice> out;
+  for (int64_t r = 0; r < best.size(0); ++r) {
+    const double* const row = best.const_data_ptr<double>() + 3 * r;
+    const Mass mass{.top = row[1], .sum = row[2]};
+    const double log_sum = require_allowed(log_of_sum({&mass, 1}));
+    out.push_back({.id = static_cast<int64_t>(row[0]), .log_prob = mass.top - log_sum});
+  }
+  return out;
+}
+
 std::vector<Choice> sampled_choices(const Scores& scores, const Scores& raw,
                                     std::span<const double> uniforms) {
   const std::vector<double> log_sums = log_sum_exp(raw);

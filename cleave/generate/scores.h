@@ -78,6 +78,10 @@ struct Choice {
 /// original scores, for the log-probability.
 std::vector<Choice> best_choices(const Scores& scores, const Scores& raw);
 
+/// The choices that a device made: `best` [R, 3] of best_tokens(), on the CPU. Throws like
+/// log_sum_exp().
+std::vector<Choice> choices_of(const Tensor& best);
+
 /// Samples one token per row from softmax(scores): the first id at which the cumulative probability
 /// exceeds uniforms[r] in [0, 1), so that every layout samples the same.
 std::vector<Choice> sampled_choices(const Scores& scores, const Scores& raw,

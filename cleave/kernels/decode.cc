@@ -12,6 +12,8 @@ namespace {
 /// Keys of one block, and most blocks of a query: with few sequences more blocks keep a GPU busy.
 constexpr int64_t kKeysOfPart = 512;
 constexpr int64_t kMostParts = 32;
+/// Logits of one block.
+constexpr int64_t kLogitsOfPart = 2048;
 
 AppendTokenJob::Strides strides_of(const Tensor& t) {
   return {.batch = t.stride(0), .head = t.stride(1)};
@@ -111,6 +113,7 @@ std::optional<Tensor> device_few_rows(const Tensor& x, const Tensor& weight,
   shape.back() = weight.size(0);
   Tensor y = at::empty(shape, x.options());
   kernels->few_rows({.is_bf16 = x.scalar_type() == at::kBFloat16,
+                     .is_weight_ready = c10::InferenceMode::is_enabled(),
                      .rows = rows,
                      .in = in,
                      .out = weight.size(0),
@@ -119,6 +122,26 @@ std::optional<Tensor> device_few_rows(const Tensor& x, const Tensor& weight,
                      .bias = bias ? added.const_data_ptr() : nullptr,
                      .y = y.mutable_data_ptr()});
   return y;
+}
+
+Tensor best_tokens(const Tensor& logits, const Tensor& ids, const Tensor& num_keys) {
+  const Tensor rows_of_logits = logits.contiguous();
+  const int64_t rows = logits.size(0), width = logits.size(1);
+  const int64_t num_parts = std::clamp<int64_t>(width / kLogitsOfPart, 1, kMostParts);
+  constexpr auto kPartBytes = static_cast<int64_t>(sizeof(BestOfPart));
+  const Tensor parts =
+      at::empty({rows * num_parts * kPartBytes}, logits.options().dtype(at::kByte));
+  Tensor results = at::empty({rows, 3}, logits.options().dtype(at::kDouble));
+  device_kernels(logits)->best_tokens({.is_bf16 = logits.scalar_type() == at::kBFloat16,
+                                       .rows = rows,
+                                       .width = width,
+                                       .num_parts = num_parts,
+                                       .logits = rows_of_logits.const_data_ptr(),
+                                       .parts = static_cast<BestOfPart*>(parts.mutable_data_ptr()),
+                                       .ids = ids.mutable_data_ptr<int64_t>(),
+                                       .results = results.mutable_data_ptr<double>(),
+                                       .num_keys = num_keys.mutable_data_ptr<int64_t>()});
+  return results;
 }
 
 }  // namespace cleave::inline kernels

@@ -36,4 +36,13 @@ Tensor decode_attention(const Tensor& q, const Tensor& k, const Tensor& v,
 std::optional<Tensor> device_few_rows(const Tensor& x, const Tensor& weight,
                                       const std::optional<Tensor>& bias);
 
+/// Chooses the best token of each of R rows of logits on their device, for which there are kernels:
+/// the largest logit, of equal ones the lowest id. `ids` [R] int64 receives the tokens, `num_keys`
+/// [1] int64 grows by one, so that both are the inputs of the next step. Returns [R, 3] fp64 on the
+/// device: the token, its logit, and the sum over the vocabulary of exp(logit - largest). With a
+/// logit that is NaN or +infinity the sum is NaN, and the token may be any.
+///
+///   logits [R, V] fp32 or bf16
+Tensor best_tokens(const Tensor& logits, const Tensor& ids, const Tensor& num_keys);
+
 }  // namespace cleave::inline kernels

@@ -176,6 +176,66 @@ TEST(CudaDecodeAttention, WhatItDoesNotSupport_IsRefused) {
   EXPECT_FALSE(takes(at::kFloat, at::kFloat, 4, 1, 513));
 }
 
+/// The result for some logits [R, V], the same for both orders of threads.
+Tensor best_of(const Tensor& logits) {
+  std::vector<Tensor> got;
+  for (const bool is_reversed : {false, true}) {
+    const FiberKernels kernels(is_reversed);
+    const Tensor ids = at::full({logits.size(0)}, -1, at::kLong);
+    const Tensor num_keys = at::tensor({int64_t{7}}, at::kLong);
+    got.push_back(best_tokens(logits, ids, num_keys));
+    EXPECT_EQ(kernels.launches(), 2);
+    EXPECT_EQ(num_keys.item<int64_t>(), 8);
+    EXPECT_TRUE(at::equal(got.back().select(1, 0).to(at::kLong), ids));
+  }
+  EXPECT_TRUE(at::equal(got[0], got[1]) || got[0].isnan().any().item<bool>());
+  return got[0];
+}
+
+TEST(CudaBestTokens, AnyShape_EqualsTheDefinition) {
+  for (const at::ScalarType type : kTypes) {
+    for (const int64_t width : {1, 5, 1000, 4099, 20'000}) {
+      const Tensor logits = (numbers({3, width}, 1) * 4).to(type);
+      const Tensor wide = logits.to(at::kDouble);
+      const auto [largest, ids] = wide.max(1);
+      const Tensor sums = (wide - largest.unsqueeze(1)).exp().sum(1);
+      const Tensor got = best_of(logits);
+      EXPECT_TRUE(at::equal(got.select(1, 1), largest)) << type << " " << width;
+      EXPECT_TRUE(at::equal(wide.gather(1, got.select(1, 0).to(at::kLong).unsqueeze(1)).squeeze(1),
+                            largest));
+      // A thread adds up to 12 quads, and sums are rescaled; each step rounds by 2^-24.
+      EXPECT_LE((got.select(1, 2) / sums - 1).abs().max().item<double>(), 100 * 0x1p-24);
+    }
+  }
+}
+
+TEST(CudaBestTokens, OfEqualLogits_TheLowestIdIsChosen) {
+  for (const int64_t first : {0, 3, 1024, 4998}) {
+    Tensor logits = at::zeros({1, 5000}, at::kFloat);
+    for (const int64_t id : {first, int64_t{4998}, int64_t{4999}}) logits[0][id] = 2;
+    EXPECT_EQ(best_of(logits)[0][0].item<int64_t>(), first);
+  }
+}
+
+TEST(CudaBestTokens, LogitsThatAreNotFinite_GiveASumThatShowsIt) {
+  for (const float wrong : {NAN, INFINITY}) {
+    Tensor logits = at::ones({2, 5000}, at::kFloat);
+    logits[0][4500] = wrong;
+    const Tensor got = best_of(logits);
+    EXPECT_TRUE(std::isnan(got[0][2].item<double>()));
+    EXPECT_GE(got[0][0].item<int64_t>(), 0);
+    EXPECT_LT(got[0][0].item<int64_t>(), 5000);
+    EXPECT_EQ(got[1][2].item<double>(), 5000);
+  }
+  Tensor logits = at::full({2, 5000}, -INFINITY, at::kFloat);
+  logits[0][4321] = -2;
+  const Tensor got = best_of(logits);
+  EXPECT_EQ(got[0][0].item<int64_t>(), 4321);
+  EXPECT_EQ(got[0][2].item<double>(), 1);
+  EXPECT_EQ(got[1][1].item<double>(), -INFINITY);
+  EXPECT_EQ(got[1][2].item<double>(), 0);
+}
+
 TEST(CudaFewRows, AnyShape_EqualsTheProduct) {
   for (const at::ScalarType type : kTypes) {
     for (const auto& [in, out] : {std::pair<int64_t, int64_t>{8, 1}, {24, 9}, {1000, 33}}) {

@@ -128,12 +128,34 @@ inline constexpr int64_t kMostDecodeWidth = 512;
 /// x and weight aligned to 16 bytes.
 struct DeviceFewRowsJob {
   bool is_bf16 = false;
+  /// The weight is not written by the kernel launched last, so it may be read before that has
+  /// ended.
+  bool is_weight_ready = false;
   int64_t rows = 0, in = 0, out = 0;
   const void *x = nullptr, *weight = nullptr;  ///< [rows, in], [out, in]
   const void* bias = nullptr;                  ///< [out], or null
   void* y = nullptr;                           ///< [rows, out]
 };
 inline constexpr int kMostDeviceRows = 4;
+
+/// The best token of a part of a row of logits.
+struct BestOfPart {
+  int64_t id = 0;
+  float largest = 0, sum = 0;  ///< the logit; and the sum of exp(logit - largest)
+};
+
+/// The best token of each row of logits [rows, width]: the largest logit, of equal ones the lowest
+/// id. A row that is not all finite may have any id of the vocabulary.
+struct BestTokenJob {
+  bool is_bf16 = false;
+  int64_t rows = 0, width = 0;
+  int64_t num_parts = 1;  ///< parts of a row, each of one block
+  const void* logits = nullptr;
+  BestOfPart* parts = nullptr;  ///< [rows, num_parts]
+  int64_t* ids = nullptr;       ///< [rows], receives the tokens
+  double* results = nullptr;  ///< [rows, 3]: the token, its logit, the sum of exp(logit - largest)
+  int64_t* num_keys = nullptr;  ///< [1], of AppendTokenJob; grows by the token
+};
 
 /// Cleave's kernels for a kind of device other than the CPU, on the calling thread's device and
 /// stream. Results are in the jobs' types, arithmetic in fp32 unless noted.
@@ -189,6 +211,8 @@ class DeviceKernels {
   virtual void decode_attention(const DecodeAttentionJob& job) const = 0;
   /// A product with few rows.
   virtual void few_rows(const DeviceFewRowsJob& job) const = 0;
+  /// Chooses the next token of each sequence.
+  virtual void best_tokens(const BestTokenJob& job) const = 0;
 };
 
 }  // namespace cleave::inline kernels

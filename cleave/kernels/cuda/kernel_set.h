@@ -1,4 +1,5 @@
 #pragma once
+#include "cleave/kernels/cuda/choice_kernels.h"
 #include "cleave/kernels/cuda/decode_kernels.h"
 #include "cleave/kernels/cuda/elementwise_kernels.h"
 #include "cleave/kernels/cuda/list_kernels.h"
@@ -88,6 +89,14 @@ class KernelSet : public DeviceKernels {
   void few_rows(const DeviceFewRowsJob& job) const override {
     const Grid grid = grid_of_columns(job.out);
     job.rows == 1 ? launch<OneRowKernel>(grid, job) : launch<SomeRowsKernel>(grid, job);
+  }
+  void best_tokens(const BestTokenJob& job) const override {
+    launch<BestOfPartKernel>({.blocks = job.rows * job.num_parts,
+                              .threads = kMostThreads,
+                              .shared_bytes = kOverBlockBytes},
+                             job);
+    launch_(BestTokenKernel(),
+            {.blocks = job.rows, .threads = kWarp, .shared_bytes = kOverBlockBytes}, job);
   }
 
  private:

@@ -32,6 +32,12 @@ class CudaGraphWork : public RecordedWork {
     }
     graph_.capture_end();
   }
+  /// The graph must not be destroyed while it runs.
+  ~CudaGraphWork() override {
+    C10_CUDA_CHECK_WARN(cudaStreamSynchronize(c10::cuda::getCurrentCUDAStream()));
+  }
+  CudaGraphWork(const CudaGraphWork&) = delete;
+  CudaGraphWork& operator=(const CudaGraphWork&) = delete;
   void replay() override { graph_.replay(); }
 
  private:
