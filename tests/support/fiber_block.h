@@ -178,6 +178,7 @@ class FiberBlock {
     return other;
   }
   [[nodiscard]] void* shared() const { return fibers_.shared(); }
+  void wait_for_earlier() const {}
 
  private:
   Fibers& fibers_;

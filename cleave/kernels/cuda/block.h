@@ -7,6 +7,9 @@
 //   sync()                  barrier of the block's threads; memory written before it is visible
 //   exchange(value, mask)   the value of the thread in this warp whose number differs in `mask`
 //   shared()                the block's memory, of the size that the launch asked for
+//   wait_for_earlier()      waits until all kernels that were launched before have ended. Before
+//   it, a
+//                           kernel may only read what the last two of them do not write
 //
 // All threads of a block call sync() and exchange() equally often.
 #include <cmath>
@@ -257,5 +260,18 @@ template <class Block, class T>
 CLEAVE_DEVICE T sum_over_block(const Block& block, T value) {
   return over_block(block, value, [](T a, T b) { return a + b; });
 }
+/// The same for many sums one after the other, with one barrier each: callers alternate `slot`
+/// between 0 and 1.
+template <class Block>
+CLEAVE_DEVICE float sum_in_slot(const Block& block, float value, int slot) {
+  for (int mask = 1; mask < kWarp; mask *= 2) value += block.exchange(value, mask);
+  float* const of_warps = static_cast<float*>(block.shared()) + slot * (kMostThreads / kWarp);
+  if (block.thread() % kWarp == 0) of_warps[block.thread() / kWarp] = value;
+  block.sync();
+  float total = of_warps[0];
+  for (int warp = 1; warp < block.threads() / kWarp; ++warp) total += of_warps[warp];
+  return total;
+}
+static_assert(2 * sizeof(float) * kMostThreads / kWarp <= kOverBlockBytes);
 
 }  // namespace cleave::inline kernels

@@ -276,6 +276,9 @@ constexpr Grid grid_of_decode(const DecodeAttentionJob& job) {
 /// A warp for each column of the result, of at most kRows rows.
 template <class T, size_t kRows>
 struct FewRowsKernel {
+  static constexpr bool kReadsEarly = sizeof(T) == sizeof(uint16_t);  // fp32: too many registers
+  static constexpr int kLeastBlocks = kReadsEarly ? 4 : 0;
+  static constexpr bool kWaitsItself = true;
   template <class Block>
   CLEAVE_DEVICE void operator()(const Block& block, const DeviceFewRowsJob& job) const {
     const int lane = block.thread() % kWarp;
@@ -285,11 +288,23 @@ struct FewRowsKernel {
     constexpr int64_t kStep = static_cast<int64_t>(kPack) * kWarp;
     float sums[kRows]{};
     int64_t i = static_cast<int64_t>(kPack) * lane;
+    bool has_waited = true;
+    if (kReadsEarly && job.is_weight_ready) {
+      has_waited = false;
+    } else {
+      block.wait_for_earlier();
+    }
+    const auto wait = [&] {
+      if (kReadsEarly && !has_waited) block.wait_for_earlier();
+      has_waited = true;
+    };
     for (; i + (kAhead - 1) * kStep < job.in; i += kAhead * kStep) {
       Pack w[kAhead];
       for (int a = 0; a < kAhead; ++a) w[a] = load_aligned<Pack>(column + i + a * kStep);
+      wait();  // the weight's first part comes while the kernel before still makes x
       for (int a = 0; a < kAhead; ++a) add(job, w[a], i + a * kStep, sums);
     }
+    wait();
     for (; i < job.in; i += kStep) add(job, load_aligned<Pack>(column + i), i, sums);
     for (float& sum : sums) {
       for (int mask = 1; mask < kWarp; mask *= 2) sum += block.exchange(sum, mask);

@@ -19,6 +19,12 @@ class CudaBlock {
   __device__ __forceinline__ T exchange(T value, int mask) const {
     return __shfl_xor_sync(0xFFFFFFFF, value, mask);
   }
+  __device__ __forceinline__ void wait_for_earlier() const {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+  }
   __device__ __forceinline__ void* shared() const {
     extern __shared__ double2 memory[];
     return memory;
@@ -34,6 +40,28 @@ struct Bytes {
   alignas(T) unsigned char at[sizeof(T)];
 };
 
+/// All arguments of a kernel.
+template <class... Arguments>
+struct AllBytes {
+  template <class Kernel, class... Done>
+  __device__ __forceinline__ void call(const Kernel& kernel, const CudaBlock& block,
+                                       const Done&... done) const {
+    kernel(block, done...);
+  }
+};
+template <class First, class... Others>
+struct AllBytes<First, Others...> {
+  explicit AllBytes(const First& first_argument, const Others&... other_arguments)
+      : first(first_argument), others(other_arguments...) {}
+  template <class Kernel, class... Done>
+  __device__ __forceinline__ void call(const Kernel& kernel, const CudaBlock& block,
+                                       const Done&... done) const {
+    others.call(kernel, block, done..., first.get());
+  }
+  Bytes<First> first;
+  AllBytes<Others...> others;
+};
+
 /// How many blocks of a kernel must fit into a multiprocessor together, which limits its registers:
 /// its kLeastBlocks, or as nvcc chooses.
 template <class Kernel>
@@ -45,22 +73,52 @@ constexpr int least_blocks() {
   }
 }
 
+/// Whether the kernel calls wait_for_earlier() itself.
+template <class Kernel>
+constexpr bool waits_itself() {
+  return requires {
+    Kernel::kWaitsItself;
+  };
+}
+
 /// The arguments stay in constant memory: some are arrays that a variable indexes.
-template <class Kernel, class... Arguments>
+template <class Kernel, class Arguments>
 __global__ void __launch_bounds__(kMostThreads, least_blocks<Kernel>())
-    run(const __grid_constant__ Bytes<Arguments>... arguments) {
-  Kernel()(CudaBlock(), arguments.get()...);
+    run(const __grid_constant__ Arguments arguments) {
+  const CudaBlock block;
+  if constexpr (!waits_itself<Kernel>()) block.wait_for_earlier();
+  arguments.call(Kernel(), block);
+}
+
+/// Whether the current GPU can start a kernel while the one before it still runs, so that the time
+/// of the start is hidden. See "programmatic dependent launch" in the CUDA programming guide.
+bool starts_early() {
+  static const bool starts = [] {
+    int device = 0;
+    int major = 0;
+    check_cuda_launch(cudaGetDevice(&device));
+    check_cuda_launch(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    return major >= 9;
+  }();
+  return starts;
 }
 
 struct CudaLaunch {
   template <class Kernel, class... Arguments>
   void operator()(const Kernel&, const Grid& grid, const Arguments&... arguments) const {
     if (grid.blocks == 0) return;
-    run<Kernel, Arguments...>
-        <<<static_cast<unsigned>(grid.blocks), static_cast<unsigned>(grid.threads),
-           static_cast<size_t>(grid.shared_bytes), current_cuda_stream()>>>(
-            Bytes<Arguments>(arguments)...);
-    check_cuda_launch(cudaGetLastError());
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = static_cast<unsigned>(grid.blocks);
+    config.blockDim = static_cast<unsigned>(grid.threads);
+    config.dynamicSmemBytes = static_cast<size_t>(grid.shared_bytes);
+    config.stream = current_cuda_stream();
+    config.attrs = &attribute;
+    config.numAttrs = starts_early() ? 1 : 0;
+    using All = AllBytes<Arguments...>;
+    check_cuda_launch(cudaLaunchKernelEx(&config, &run<Kernel, All>, All(arguments...)));
   }
 };
 

@@ -122,7 +122,9 @@ CLEAVE_DEVICE void store_sums(const Block& block, int64_t width, const float* su
   });
 }
 
-/// A block for kNormPart rows.
+/// A block for kNormPart rows. Of rows in aligned quads, a thread keeps its first quads in
+/// registers, and loads those of the next row before it needs them if they are bf16; fp32 ones
+/// would need too many registers.
 template <class T>
 struct RmsNormBackwardKernel {
   static constexpr int kLeastBlocks = 4;
@@ -133,50 +135,114 @@ struct RmsNormBackwardKernel {
     float* const result = parts + block.index() * width;
     float* const sums = start_sums(block, width, is_shared, result);
     const int64_t begin = block.index() * kNormPart;
+    const int64_t end = begin + kNormPart < rows ? begin + kNormPart : rows;
+    const Kept kept(block, job);
+    constexpr bool kLoadsNext = sizeof(T) == sizeof(uint16_t);
+    Words next;
+    if (kLoadsNext) next = kept.load(job, begin);
+    Quad kept_sums[kKept]{};
     CLEAVE_NOT_UNROLLED
-    for (int64_t r = begin; r < rows && r < begin + kNormPart; ++r) of_row(block, job, r, sums);
+    for (int64_t r = begin; r < end; ++r) {
+      const Words own = kLoadsNext ? next : kept.load(job, r);
+      if (kLoadsNext && r + 1 < end) next = kept.load(job, r + 1);
+      of_row(block, job, r, kept, own, kept_sums, sums);
+    }
+    kept.each([&](int64_t i, int n) {
+      for (int k = 0; k < kQuad; ++k) sums[i + k] = kept_sums[n].at[k];
+    });
     store_sums(block, width, sums, result);
   }
 
  private:
+  /// A thread's first quads of a row.
+  struct Words {
+    QuadWords<T> x[kKept]{}, dy[kKept]{};
+  };
+  /// Which quads those are.
+  class Kept {
+   public:
+    template <class Block>
+    CLEAVE_DEVICE Kept(const Block& block, const RmsNormJob& job)
+        : first_(kQuad * block.thread()), step_(kQuad * block.threads()) {
+      const auto* const x = static_cast<const T*>(job.x);
+      const auto* const dy = static_cast<const T*>(job.dy);
+      const auto* const dx = static_cast<const T*>(job.dx);
+      const auto* const weight = static_cast<const T*>(job.weight);
+      const bool is_aligned = job.width % kQuad == 0 && is_quad_aligned(x) && is_quad_aligned(dy) &&
+                              is_quad_aligned(dx) && is_quad_aligned(weight);
+      end_ =
+          is_aligned ? static_cast<int>(job.width < kKept * step_ ? job.width : kKept * step_) : 0;
+    }
+    /// Calls work(i, n) for the n-th one, which begins at column i.
+    template <class Work>
+    CLEAVE_DEVICE void each(const Work& work) const {
+      for (int n = 0; n < kKept; ++n) {
+        const int i = first_ + n * step_;
+        if (i < end_) work(i, n);
+      }
+    }
+    /// Calls work(i) for the first column of each other quad of the thread.
+    template <class Work>
+    CLEAVE_DEVICE void each_other(int64_t width, const Work& work) const {
+      CLEAVE_NOT_UNROLLED
+      for (int64_t i = end_ == 0 ? first_ : first_ + kKept * step_; i < width; i += step_) work(i);
+    }
+    CLEAVE_DEVICE Words load(const RmsNormJob& job, int64_t r) const {
+      const T* const x = static_cast<const T*>(job.x) + r * job.width;
+      const T* const dy = static_cast<const T*>(job.dy) + r * job.width;
+      Words words;
+      each([&](int64_t i, int n) {
+        words.x[n] = load_aligned<QuadWords<T>>(x + i);
+        words.dy[n] = load_aligned<QuadWords<T>>(dy + i);
+      });
+      return words;
+    }
+
+   private:
+    int first_, step_, end_;
+  };
+
   template <class Block>
   CLEAVE_DEVICE static void of_row(const Block& block, const RmsNormJob& job, int64_t r,
+                                   const Kept& kept, const Words& words, Quad (&kept_sums)[kKept],
                                    float* sums) {
     const Row<const T> x(static_cast<const T*>(job.x), r, job.width);
     const Row<const T> dy(static_cast<const T*>(job.dy), r, job.width);
     const Row<const T> weight(static_cast<const T*>(job.weight), 0, job.width);
     const Row<T> dx(static_cast<T*>(job.dx), r, job.width);
+    const auto* const aligned_weight = static_cast<const T*>(job.weight);
     const float scale = job.scales[r];
-    QuadWords<T> kept_x[kKept]{};
-    QuadWords<T> kept_dy[kKept]{};
-    for_kept_quads(block, job.width, [&](int64_t i, int n) {
-      kept_x[n] = x.words(i);
-      kept_dy[n] = dy.words(i);
-    });
     float dot = 0;
-    const auto add = [&](const Quad& v, const Quad& d, int64_t i) {
-      const Quad w = weight.load(i);
-      for (int k = 0; k < kQuad && i + k < job.width; ++k) {
+    const auto add = [&](const Quad& v, const Quad& d, const Quad& w, float* sum, int64_t left) {
+      for (int k = 0; k < kQuad && k < left; ++k) {
         const float g = d.at[k] * (v.at[k] * scale);
-        sums[i + k] += g;
+        sum[k] += g;
         dot += g * (w.at[k] + job.offset);
       }
     };
-    for_kept_quads(block, job.width,
-                   [&](int64_t i, int n) { add(kept_x[n].numbers(), kept_dy[n].numbers(), i); });
-    for_other_quads(block, job.width, [&](int64_t i) { add(x.load(i), dy.load(i), i); });
-    const float mean = sum_over_block(block, dot) / static_cast<float>(job.width);
-    const float kept = mean * scale;
-    const auto write = [&](const Quad& v, Quad d, int64_t i) {
-      const Quad w = weight.load(i);
+    kept.each([&](int64_t i, int n) {
+      const Quad w = load_aligned<QuadWords<T>>(aligned_weight + i).numbers();
+      add(words.x[n].numbers(), words.dy[n].numbers(), w, kept_sums[n].at, kQuad);
+    });
+    kept.each_other(job.width, [&](int64_t i) {
+      add(x.load(i), dy.load(i), weight.load(i), sums + i, job.width - i);
+    });
+    const float total = sum_in_slot(block, dot, static_cast<int>(r % 2));
+    const float factor = total / static_cast<float>(job.width) * scale;
+    const auto result = [&](const Quad& v, Quad d, const Quad& w) {
       for (int k = 0; k < kQuad; ++k) {
-        d.at[k] = scale * (d.at[k] * (w.at[k] + job.offset) - v.at[k] * kept);
+        d.at[k] = scale * (d.at[k] * (w.at[k] + job.offset) - v.at[k] * factor);
       }
-      dx.store(d, i);
+      return d;
     };
-    for_kept_quads(block, job.width,
-                   [&](int64_t i, int n) { write(kept_x[n].numbers(), kept_dy[n].numbers(), i); });
-    for_other_quads(block, job.width, [&](int64_t i) { write(x.load(i), dy.load(i), i); });
+    T* const aligned_dx = static_cast<T*>(job.dx) + r * job.width;
+    kept.each([&](int64_t i, int n) {
+      const Quad w = load_aligned<QuadWords<T>>(aligned_weight + i).numbers();
+      store_aligned(rounded<T>(result(words.x[n].numbers(), words.dy[n].numbers(), w)),
+                    aligned_dx + i);
+    });
+    kept.each_other(job.width,
+                    [&](int64_t i) { dx.store(result(x.load(i), dy.load(i), weight.load(i)), i); });
   }
 };
 
