@@ -104,9 +104,10 @@ struct DecodeAttentionKernel {
   }
 
  private:
-  /// Quads of a key, or of several keys' values, that a thread loads together. More of fp32 need
+  /// Quads of several keys' values, and of a key, that a thread loads together. More of fp32 need
   /// too many registers.
   static constexpr int kTogether = sizeof(T) == sizeof(uint16_t) ? 4 : 1;
+  static constexpr int kOfKey = sizeof(T) == sizeof(uint16_t) ? 8 : 1;
 
   /// The block's shared memory, after that of over_block().
   struct Memory {
@@ -150,10 +151,10 @@ struct DecodeAttentionKernel {
     float dot = 0;
     int64_t i = 0;
     CLEAVE_NOT_UNROLLED
-    for (; is_aligned && i + kTogether * kQuad <= job.width; i += kTogether * kQuad) {
-      QuadWords<T> k[size_t{kTogether}];
-      for (int a = 0; a < kTogether; ++a) k[a] = load_words(key + i + a * kQuad, kQuad, true);
-      for (int a = 0; a < kTogether; ++a) {
+    for (; is_aligned && i + kOfKey * kQuad <= job.width; i += kOfKey * kQuad) {
+      QuadWords<T> k[size_t{kOfKey}];
+      for (int a = 0; a < kOfKey; ++a) k[a] = load_words(key + i + a * kQuad, kQuad, true);
+      for (int a = 0; a < kOfKey; ++a) {
         const Quad numbers = k[a].numbers();
         for (int j = 0; j < kQuad; ++j) {
           dot = std::fma(query[i + a * kQuad + j], numbers.at[j], dot);
