@@ -20,14 +20,14 @@ bool can_train_adapter(const TrainSetup& setup) {
 }
 
 /// Options with which the run fits; if none do, those with an adapter that fits.
-Saving saving_of(const TrainSetup& setup, const StepShape& step, Range ranks, int64_t available) {
-  Saving all = find_saving(setup.config, setup.layout, step, ranks, available);
+Saving saving_of(const TrainSetup& setup, Range ranks, int64_t available) {
+  Saving all = find_saving(setup.config, setup.layout, setup.step, ranks, available);
   if (all.bytes <= available || !can_train_adapter(setup)) return all;
   for (const bool has_int8_base : {false, true}) {
     const LoraOptions lora{.has_int8_base = has_int8_base};
     ParallelConfig layout = setup.layout;
     layout.lora = lora;
-    const Saving adapter = find_saving(setup.config, layout, step, ranks, available);
+    const Saving adapter = find_saving(setup.config, layout, setup.step, ranks, available);
     const bool is_possible = adapter.bytes > 0;  // 0: libtorch cannot run it
     if (!is_possible || adapter.bytes > available) continue;
     return {.flags = str("--lora ", lora.rank, has_int8_base ? " --lora-base int8" : "",
@@ -49,6 +49,23 @@ std::string remedy(const Saving& saving, int64_t available) {
              "; choose a smaller model or --seq-len, or more hosts");
 }
 
+/// require_memory(); `left` says how much memory is left.
+void require_bytes(const TrainSetup& setup, Range ranks, int64_t available,
+                   const std::string& left) {
+  constexpr double kForecastError = 0.1;
+  const int64_t needed = bytes_of_ranks(*setup.planned, setup.layout, ranks);
+  const double most = static_cast<double>(available) * (1 + kForecastError);
+  if (static_cast<double>(needed) <= most) return;
+  const Saving saving = saving_of(setup, ranks, available);
+  std::string subject = str("the ", ranks.size(), " ranks on this host need");
+  if (ranks.size() == 1) {
+    subject =
+        setup.layout.num_ranks() == 1 ? "the run needs" : str("rank ", ranks.begin, " needs");
+  }
+  throw Error(Code::kMemory, str(subject, " about ", size(needed), " of memory, and ", left, "; ",
+                                 remedy(saving, available), "; --over-commit starts it anyway"));
+}
+
 }  // namespace
 
 Range ranks_of_host(const ParallelConfig& layout) {
@@ -60,22 +77,15 @@ Range ranks_of_host(const ParallelConfig& layout) {
   return {first, first + count};
 }
 
-void require_memory(const TrainSetup& setup, const StepShape& step, Range ranks,
-                    const AvailableMemory& available) {
-  constexpr double kForecastError = 0.1;
-  const int64_t needed = bytes_of_ranks(*setup.planned, setup.layout, ranks);
-  const auto most = static_cast<double>(available.bytes) * (1 + kForecastError);
-  if (static_cast<double>(needed) <= most) return;
-  const Saving saving = saving_of(setup, step, ranks, available.bytes);
-  const std::string subject =
-      ranks.size() == 1 ? "the run needs" : str("the ", ranks.size(), " ranks on this host need");
-  const std::string left =
-      available.is_of_cgroup
-          ? str("the limit of the container or batch job leaves ", size(available.bytes))
-          : str(size(available.bytes), " are available");
-  throw Error(Code::kMemory,
-              str(subject, " about ", size(needed), " of memory, and ", left, "; ",
-                  remedy(saving, available.bytes), "; --over-commit starts it anyway"));
+void require_memory(const TrainSetup& setup, Range ranks, const AvailableMemory& available) {
+  require_bytes(setup, ranks, available.bytes,
+                available.is_of_cgroup ? str("the limit of the container or batch job leaves ",
+                                             size(available.bytes))
+                                       : str(size(available.bytes), " are available"));
+}
+
+void require_gpu_memory(const TrainSetup& setup, Range ranks, int64_t available) {
+  require_bytes(setup, ranks, available, str("the GPU has ", size(available), " left"));
 }
 
 }  // namespace cleave::inline train

@@ -24,13 +24,6 @@ TrainOptions tiny_run(const TempFolder& folder) {
   return o;
 }
 
-StepShape step_of(const TrainSetup& setup) {
-  return {.batch_size = setup.options.batch_size,
-          .micro_batch_size = setup.micro_batch_size,
-          .seq_len = setup.options.seq_len,
-          .optimizer = setup.optimizer};
-}
-
 // A forecast may be 10 % above the memory of the run: then it must start.
 TEST(Memory, RunWithinTheErrorOfTheForecast_IsNotRefused) {
   const TempFolder folder;
@@ -40,7 +33,7 @@ TEST(Memory, RunWithinTheErrorOfTheForecast_IsNotRefused) {
   ASSERT_TRUE(setup.planned);
   const int64_t needed = 2 * setup.planned->most_bytes();
   const auto check = [&](double available) {
-    require_memory(setup, step_of(setup), ranks_of_host(setup.layout),
+    require_memory(setup, ranks_of_host(setup.layout),
                    {.bytes = static_cast<int64_t>(available)});
   };
   check(static_cast<double>(needed) / 1.09);
@@ -49,6 +42,21 @@ TEST(Memory, RunWithinTheErrorOfTheForecast_IsNotRefused) {
   EXPECT_THAT(error.what(),
               HasSubstr("the 2 ranks on this host need about " +
                         bytes_text(static_cast<double>(needed)) + " of memory, and "));
+}
+
+TEST(Memory, RankThatDoesNotFitOnItsGpu_IsNamed) {
+  const TempFolder folder;
+  TrainOptions o = tiny_run(folder);
+  o.dp = 2;
+  const TrainSetup setup = make_setup(o, 0);
+  const auto needed = static_cast<double>(setup.planned->most_bytes());
+  require_gpu_memory(setup, {1, 2}, static_cast<int64_t>(needed / 1.09));
+  const auto left = static_cast<int64_t>(needed / 1.2);
+  const Error error = test::thrown_by([&] { require_gpu_memory(setup, {1, 2}, left); });
+  EXPECT_EQ(error.code(), Code::kMemory);
+  EXPECT_THAT(error.what(), HasSubstr("rank 1 needs about " + bytes_text(needed) +
+                                      " of memory, and the GPU has " +
+                                      bytes_text(static_cast<double>(left)) + " left; "));
 }
 
 // Oracle: the forecast of the run with the suggested flag.
@@ -60,7 +68,7 @@ TEST(Memory, RunThatFitsWithSmallerMicroBatches_IsToldSo) {
   const int64_t smaller = make_setup(o, 0).planned->most_bytes();
   ASSERT_LT(1.1 * static_cast<double>(smaller), static_cast<double>(setup.planned->most_bytes()));
   const Error error = test::thrown_by([&] {
-    require_memory(setup, step_of(setup), {0, 1}, {.bytes = smaller, .is_of_cgroup = true});
+    require_memory(setup, {0, 1}, {.bytes = smaller, .is_of_cgroup = true});
   });
   EXPECT_THAT(error.what(), HasSubstr("the limit of the container or batch job leaves " +
                                       bytes_text(static_cast<double>(smaller)) +
@@ -91,7 +99,7 @@ TEST(Memory, TuningThatFitsOnlyWithAnAdapter_IsRefusedWithItsFlags) {
   const auto refusal = [&](int64_t available) -> std::string {
     const TrainSetup setup = make_setup(o, 0);
     return test::thrown_by([&] {
-             require_memory(setup, step_of(setup), {0, 1}, {.bytes = available});
+             require_memory(setup, {0, 1}, {.bytes = available});
            })
         .what();
   };

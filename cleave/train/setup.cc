@@ -194,18 +194,19 @@ int64_t longest_sequence(const Dataset& data) {
   return static_cast<int64_t>(longest);
 }
 
-/// Forecasts a step, and refuses a run that does not fit into this host's memory. A user's model
+/// Forecasts a step, and refuses a run on the CPU that does not fit into this host's memory; Trainer
+/// checks that of a GPU, which has not been taken yet. A user's model
 /// may have operations that libtorch cannot run on the meta device. It is trained without a
 /// forecast.
 void plan_step(TrainSetup& setup, int64_t seq_len) {
-  const StepShape step{.batch_size = setup.options.batch_size,
-                       .micro_batch_size = setup.micro_batch_size,
-                       .seq_len = seq_len,
-                       .optimizer = setup.optimizer,
-                       .rows_per_sample = setup.rows_per_sample()};
+  setup.step = {.batch_size = setup.options.batch_size,
+                .micro_batch_size = setup.micro_batch_size,
+                .seq_len = seq_len,
+                .optimizer = setup.optimizer,
+                .rows_per_sample = setup.rows_per_sample()};
   setup.planned.reset();  // that of another length
   try {
-    setup.planned = forecast(setup.config, setup.layout, step);
+    setup.planned = forecast(setup.config, setup.layout, setup.step);
   } catch (const std::exception& error) {
     const std::string what = error.what();
     log_warning("no forecast of memory and time: ", what.substr(0, what.find('\n')));
@@ -214,7 +215,7 @@ void plan_step(TrainSetup& setup, int64_t seq_len) {
   const auto available = available_memory();
   const bool is_on_host = device_of(setup.options.device).is_cpu();
   if (!available || !is_on_host || setup.options.over_commit) return;
-  require_memory(setup, step, ranks_of_host(setup.layout), *available);
+  require_memory(setup, ranks_of_host(setup.layout), *available);
 }
 
 /// The adapters that are trained. A resumed run has those of its checkpoint.

@@ -37,6 +37,7 @@ struct TrainSetup {
   std::string tokenizer_folder;                ///< of the tokenizer's files; "" = bytes or none
   std::shared_ptr<const ChatTemplate> chat_template;  ///< null if none is needed or there is none
   ParallelConfig layout;
+  StepShape step;                   ///< of which `planned` is the forecast
   std::optional<Forecast> planned;  ///< of a step; none if it failed
   std::shared_ptr<const Dataset> data;
   std::shared_ptr<const Dataset> eval_data;  ///< null without --eval-data
@@ -67,11 +68,12 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
 /// started here.
 Range ranks_of_host(const ParallelConfig& layout);
 
-/// Throws Error(kMemory) if `setup.planned`, the forecast of `step`, exceeds the available memory
-/// of `ranks` by more than a forecast may be wrong (10 %), so that a run that fits is never
-/// refused. The error names the options that fit, if any do; for a trained model adapters too.
-void require_memory(const TrainSetup& setup, const StepShape& step, Range ranks,
-                    const AvailableMemory& available);
+/// Throws Error(kMemory) if `setup.planned` exceeds the available memory of `ranks` by more than a
+/// forecast may be wrong (10 %), so that a run that fits is never refused. The error names the
+/// options that fit, if any do; for a trained model adapters too.
+void require_memory(const TrainSetup& setup, Range ranks, const AvailableMemory& available);
+/// The same for ranks that use one GPU, of which `available` bytes are left.
+void require_gpu_memory(const TrainSetup& setup, Range ranks, int64_t available);
 
 /// Whether a glob (parallel/plan.h) matches a run of whole parts of a dotted name: "*.bias",
 /// "norm" and "model.norm" match "model.norm.bias", "nor" does not.

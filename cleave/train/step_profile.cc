@@ -2,9 +2,28 @@
 
 namespace cleave::inline train {
 
+StepProfile::StepProfile(bool measures_time, c10::DeviceType device)
+    : measures_time_(measures_time) {
+  if (device == c10::kCPU) {
+    memory_.emplace();
+  } else {
+    device_.emplace(device);
+  }
+}
+
+void StepProfile::start() {
+  if (memory_) memory_->reset_peak();
+  if (device_) device_->reset_peak();
+}
+
+int64_t StepProfile::most_bytes() const {
+  if (memory_) return memory_->peak();
+  return device_ ? device_->peak() : most_bytes_;
+}
+
 bool StepProfile::measures_now() const {
   constexpr int kSteps = 8;
-  return measures_time_ && !memory_ && num_clocked_ < kSteps;
+  return measures_time_ && !watches_memory() && num_clocked_ < kSteps;
 }
 
 void StepProfile::begin_step() {
@@ -24,10 +43,10 @@ void StepProfile::add_time(const std::array<double, kNumTimeKinds>& seconds) {
 }
 
 void StepProfile::end_memory() {
-  if (memory_ && ++num_watched_ == 2) {
-    most_bytes_ = memory_->peak();
-    memory_.reset();
-  }
+  if (!watches_memory() || ++num_watched_ < 2) return;
+  most_bytes_ = most_bytes();
+  memory_.reset();
+  device_.reset();
 }
 
 NamesAndSeconds StepProfile::step_time() const {

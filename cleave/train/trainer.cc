@@ -51,7 +51,7 @@ struct Trainer::StepSums {
 Trainer::Trainer(const TrainSetup& setup, World& world)
     : setup_(setup),
       world_(world),
-      profile_(/*measures_time=*/world.rank() == 0),
+      profile_(/*measures_time=*/world.rank() == 0, device_of(setup.options.device).type()),
       mesh_(Mesh::build(
           world, {{"pp", setup.layout.pp}, {"dp", setup.layout.dp}, {"tp", setup.layout.tp}})),
       everyone_(mesh_.flatten(world, {"pp", "dp", "tp"}, "world")),
@@ -69,6 +69,7 @@ Trainer::Trainer(const TrainSetup& setup, World& world)
     log_status("memory  at most ", bytes_text(static_cast<double>(setup.planned->most_bytes())),
                " per rank");
   }
+  require_device_memory();
   // cuDNN makes a plan for every new length of sequences, which takes longer than the attention.
   if (!setup.data->is_text()) at::globalContext().setSDPUseCuDNN(false);
   checkpoints_.load(state_);
@@ -83,6 +84,15 @@ Trainer::Trainer(const TrainSetup& setup, World& world)
       measure_machine(everyone_, setup.layout.compute_type, device_of(setup.options.device), run);
   profile_.start();  // the measurement is not part of a step
   load_s_ = report_.seconds();
+}
+
+/// Refuses a run that does not fit on this rank's GPU.
+void Trainer::require_device_memory() const {
+  const at::Device device = device_of(setup_.options.device);
+  if (device.is_cpu() || !setup_.planned || setup_.options.over_commit) return;
+  const int64_t rank = world_.rank();
+  const Range ranks = shares_gpus() ? ranks_of_host(setup_.layout) : Range{rank, rank + 1};
+  require_gpu_memory(setup_, ranks, DeviceMemory(device.type()).available());
 }
 
 int Trainer::run() {

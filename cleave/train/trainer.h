@@ -32,6 +32,7 @@ class Trainer {
  private:
   struct StepSums;
 
+  void require_device_memory() const;
   void start();
   [[nodiscard]] bool continues() const;
   void begin_recording(int64_t step);

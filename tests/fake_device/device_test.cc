@@ -1,4 +1,5 @@
 // What the fake device finds: without these, the other tests of this folder would prove nothing.
+#include "cleave/torch_internals/device_memory.h"
 #include "tests/fake_device/device.h"
 
 #include <cstdlib>
@@ -123,6 +124,25 @@ TEST(FakeDevice, MemoryFreedBeforeItsCollective_EndsTheProcess) {
     });
   };
   EXPECT_DEATH(free_early(), "memory is freed that a stream still uses");
+}
+
+// Blocks are multiples of 256 bytes.
+TEST(FakeDevice, DeviceMemory_CountsTheBytesOfTensors) {
+  fake_device::set_current_device(1);
+  const at::TensorOptions options = at::device(at::Device(at::kPrivateUse1, 1)).dtype(at::kByte);
+  DeviceMemory memory(at::kPrivateUse1);
+  const at::Tensor kept = at::empty({1024}, options);
+  memory.reset_peak();
+  const int64_t before = memory.peak(), available = memory.available();
+  {
+    const at::Tensor large = at::empty({1 << 20}, options), small = at::empty({1}, options);
+    EXPECT_EQ(memory.available(), available - (1 << 20) - 256);
+  }
+  EXPECT_EQ(memory.available(), available);
+  EXPECT_EQ(memory.peak(), before + (1 << 20) + 256);
+  memory.reset_peak();
+  EXPECT_EQ(memory.peak(), before);
+  fake_device::set_current_device(0);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "tests/fake_device/memory.h"
 
+#include <array>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -81,6 +82,7 @@ class Blocks {
       used += size;
     }
     sizes_[at] = size;
+    stats_[static_cast<size_t>(device)].increase(size);
     std::memset(kernel_address(at), kPoison, size);
     return at;
   }
@@ -93,7 +95,18 @@ class Blocks {
     check_unused({at, size});
     std::memset(kernel_address(at), kPoison, size);
     free_[{device_of(at), size}].push_back(at);
+    stats_[static_cast<size_t>(device_of(at))].decrease(size);
     sizes_.erase(found);
+  }
+
+  /// The bytes of a device's blocks.
+  c10::CachingAllocator::Stat stat(int device) {
+    const std::scoped_lock lock(mutex_);
+    return stats_[static_cast<size_t>(device)];
+  }
+  void reset_peak(int device) {
+    const std::scoped_lock lock(mutex_);
+    stats_[static_cast<size_t>(device)].reset_peak();
   }
 
  private:
@@ -101,6 +114,7 @@ class Blocks {
   std::map<std::pair<int, size_t>, std::vector<std::byte*>> free_;  // by device and size
   std::map<std::byte*, size_t> sizes_;                              // of the taken blocks
   std::array<size_t, kMaxDevices> used_{};
+  std::array<c10::CachingAllocator::Stat, kMaxDevices> stats_{};
 };
 
 Blocks& blocks() {
@@ -108,7 +122,21 @@ Blocks& blocks() {
   return *all;
 }
 
-struct DeviceAllocator : c10::Allocator {
+struct DeviceAllocator : c10::DeviceAllocator {
+  [[nodiscard]] bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t /*pool*/) override {}
+  void recordStream(const c10::DataPtr& /*data*/, c10::Stream /*stream*/) override {}
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
+    c10::CachingDeviceAllocator::DeviceStats stats;
+    stats.allocated_bytes[0] = stats.reserved_bytes[0] = blocks().stat(device);
+    return stats;
+  }
+  void resetAccumulatedStats(c10::DeviceIndex /*device*/) override {}
+  void resetPeakStats(c10::DeviceIndex device) override { blocks().reset_peak(device); }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
+    const auto used = static_cast<size_t>(blocks().stat(device).current);
+    return {kDeviceBytes - used, kDeviceBytes};
+  }
   c10::DataPtr allocate(size_t bytes) override {
     const c10::Device device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(current_device()));
     if (bytes == 0) return {nullptr, device};
@@ -166,7 +194,7 @@ void* kernel_address(const void* data) {
   return holds(data) ? mappings.kernel + (at - mappings.device) : at;
 }
 
-c10::Allocator& allocator() {
+c10::DeviceAllocator& allocator() {
   static DeviceAllocator only;
   return only;
 }

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <span>
 
-#include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 
 namespace cleave::fake_device {
 
@@ -19,7 +19,7 @@ inline constexpr int kMaxDevices = 8;
 
 /// Memory of fake devices. Tensors have addresses that the host can neither read nor write: access
 /// ends the process with a message. New and freed memory is all ones (NaN).
-c10::Allocator& allocator();
+c10::DeviceAllocator& allocator();
 /// Host memory that counts as pinned.
 c10::Allocator& pinned_allocator();
 [[nodiscard]] bool is_pinned(const void* data);

@@ -55,6 +55,15 @@ TEST(ProgramOnDevice, TrainedOnTwoDevicesAndResumedOnTheCpu_HasTheCpusLosses) {
   expect_losses(device, cpu, 8);
 }
 
+// A device has 4 GiB, and the model's weights, gradients and moments need 16 bytes a weight.
+TEST(ProgramOnDevice, RunThatDoesNotFit_IsRefusedBeforeItTakesMemory) {
+  const TempFolder folder;
+  const RunResult ran = run_on_device(
+      test::train(folder / "run", {"--model", "llama-1.1b", "--steps", "1", "--dtype", "fp32"}));
+  EXPECT_EQ(ran.exit_code, 10) << ran.err;
+  EXPECT_NE(ran.err.find(" of memory, and the GPU has 4"), std::string::npos) << ran.err;
+}
+
 TEST(ProgramOnDevice, Generate_PrintsTheCpusText) {
   const TempFolder folder;
   const RunResult trained = test::run_cleave(train(folder, folder / "run", {"--steps", "3"}));
