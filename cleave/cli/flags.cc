@@ -79,7 +79,11 @@ std::optional<std::string> likely_key(const std::string& key,
   for (const Synonym& synonym : synonyms_of(key)) {
     if (contains(names, synonym.flag)) return std::string(synonym.flag);
   }
-  return likely_name(key, names);
+  const auto likely = likely_name(key, names);
+  const size_t distance = likely ? edit_distance(key, *likely) : key.size();
+  const auto theirs = misspelled_synonym(
+      key, distance, [&](std::string_view flag) { return contains(names, flag); });
+  return theirs ? std::string(theirs->flag) : likely;
 }
 
 CLI::Option* add_option(CLI::App& app, const option::Row& row) {
@@ -169,23 +173,26 @@ const Flags::Flag* Flags::find(std::string_view name) const {
 
 void Flags::refuse_flag(const std::string& name) const {
   const std::string start = str("unknown flag ", name, "; ");
+  const auto has_flag = [&](std::string_view flag) { return find(flag) != nullptr; };
+  const auto refuse = [&](const Synonym& synonym) {
+    const option::Row& row = find(synonym.flag)->row;
+    throw Error(Code::kUsage, str(start, "did you mean ", dashed(row.name), rest_of(synonym, row)));
+  };
   for (const Synonym& synonym : synonyms_of(name)) {
-    const Flag* flag = find(synonym.flag);
-    if (flag == nullptr) continue;
-    throw Error(Code::kUsage,
-                str(start, "did you mean ", dashed(flag->row.name), rest_of(synonym, flag->row)));
+    if (has_flag(synonym.flag)) refuse(synonym);
   }
-  const std::string_view advice =
-      advice_on(name, [&](std::string_view flag) { return find(flag) != nullptr; });
+  const std::string_view advice = advice_on(name, has_flag);
   if (!advice.empty()) throw Error(Code::kUsage, str(start, advice));
   if (name == "--model" && !positionals_.empty()) {
     throw Error(Code::kUsage, str(start, "did you mean cleave ", command_name(*app_), ' ',
                                   positionals_.front().value));
   }
-  // Without dashes, which would make short names similar.
+  // Without dashes, which would make short names similar, and with dashes for underscores.
   const auto bare = [](const std::string& dashes_and_name) {
-    return dashes_and_name.substr(
+    std::string bare_name = dashes_and_name.substr(
         std::min(dashes_and_name.find_first_not_of('-'), dashes_and_name.size()));
+    std::replace(bare_name.begin(), bare_name.end(), '_', '-');
+    return bare_name;
   };
   std::vector<std::string> names;
   for (const CLI::Option* option : app_->get_options()) {
@@ -193,6 +200,8 @@ void Flags::refuse_flag(const std::string& name) const {
     if (is_flag && !option->get_group().empty()) names.push_back(bare(option->get_name()));
   }
   const auto likely = likely_name(bare(name), names);
+  const size_t distance = likely ? edit_distance(bare(name), *likely) : name.size();
+  if (const auto theirs = misspelled_synonym(name, distance, has_flag)) refuse(*theirs);
   throw Error(Code::kUsage,
               str(start, likely ? "did you mean " + dashed(*likely)
                                 : str("see cleave ", command_name(*app_), " --help")));

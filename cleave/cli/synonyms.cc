@@ -1,11 +1,13 @@
 #include "cleave/cli/synonyms.h"
 
 #include <algorithm>
+#include <sstream>
 #include <string>
 #include <variant>
 
 #include "cleave/base/option.h"
 #include "cleave/base/str.h"
+#include "cleave/base/suggest.h"
 
 namespace cleave::cli {
 namespace {
@@ -230,6 +232,24 @@ std::vector<Synonym> synonyms_of(std::string_view typed) {
     if (has_word(synonym.names, name)) found.push_back(synonym);
     // The last part of a dotted name may be a flag of ours.
     if (synonym.flag == name) found.push_back({.flag = synonym.flag, .names = {}});
+  }
+  return found;
+}
+
+std::optional<Synonym> misspelled_synonym(
+    std::string_view typed, size_t limit,
+    const std::function<bool(std::string_view flag)>& has_flag) {
+  const std::string name = bare_name(typed);
+  std::optional<Synonym> found;
+  for (const Synonym& synonym : kSynonyms) {
+    if (!has_flag(synonym.flag)) continue;
+    std::istringstream theirs{std::string(synonym.names)};
+    for (std::string word; theirs >> word;) {
+      const size_t distance = edit_distance(name, word);
+      if (distance >= limit || 5 * distance > std::max(name.size(), word.size())) continue;
+      limit = distance;
+      found = synonym;
+    }
   }
   return found;
 }

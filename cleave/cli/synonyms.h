@@ -1,5 +1,7 @@
 #pragma once
+#include <cstddef>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -21,6 +23,12 @@ std::span<const Synonym> synonyms();
 /// The synonyms of a flag as typed, "--learning_rate" or "training.steps" (of which the last part
 /// counts). A command may lack some of their flags.
 std::vector<Synonym> synonyms_of(std::string_view typed);
+
+/// A synonym of which the flag as typed is a misspelling ("--lerning-rate"): at most one letter in
+/// five differs, and fewer than `limit`. Of flags that `has_flag` knows.
+std::optional<Synonym> misspelled_synonym(
+    std::string_view typed, size_t limit,
+    const std::function<bool(std::string_view flag)>& has_flag);
 
 /// What to do instead of a flag of other programs that has no counterpart here; empty if the flag
 /// is not known. `has_flag` says whether the command has a flag of ours: advice names no others.

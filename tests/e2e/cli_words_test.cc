@@ -125,6 +125,26 @@ TEST(Synonyms, FlagOfAnotherProgram_NamesOurs) {
   expect({"train", "--trace"}, "--record-step; it records what all ranks do");
 }
 
+TEST(Synonyms, MisspelledFlagOfAnotherProgram_NamesOurs) {
+  const auto expect = [](const Words& words, const std::string& end) {
+    expect_refused(words, "unknown flag " + words[1] + "; did you mean " + end);
+  };
+  expect({"train", "--lerning-rate", "1e-3"}, "--lr");
+  expect({"train", "--gradient_acumulation_steps", "2"},
+         "--micro-batch-size; --batch-size counts the sequences of a whole step over all ranks, "
+         "and the gradients of its micro-batches are summed");
+  expect({"train", "--num-train-epoch", "2"}, "--epochs");
+  expect({"generate", "--max-lenght", "5"}, "--max-new-tokens");
+  // The flag of ours is nearer than --eval-dataset.
+  expect({"train", "--eval-datas", "x"}, "--eval-data");
+  expect({"train", "--seq_lne", "8"}, "--seq-len");
+  // More letters differ from --num-ranks than a misspelling has; generate has no --lr.
+  expect_refused({"train", "--num-shards", "x"},
+                 "unknown flag --num-shards; see cleave train --help");
+  expect_refused({"generate", "--lerning-rate", "1"},
+                 "unknown flag --lerning-rate; see cleave generate --help");
+}
+
 // These have no counterpart, and a similar name is not meant: neither --dora nor --model.
 TEST(Synonyms, FlagWithoutACounterpart_SaysWhatToDoInstead) {
   const auto expect = [](const Words& words, const std::string& advice) {
@@ -206,6 +226,9 @@ TEST_F(Word, SynonymInAConfigFile_NamesTheKey) {
   std::ofstream(in("c.json")) << R"({"learning_rate": 1e-3})";
   expect_refused({"train", "--config", in("c.json")},
                  in("c.json") + ": unknown key \"learning_rate\"; did you mean \"lr\"");
+  std::ofstream(in("typo.json")) << R"({"lerning_rate": 1e-3})";
+  expect_refused({"train", "--config", in("typo.json")},
+                 in("typo.json") + ": unknown key \"lerning_rate\"; did you mean \"lr\"");
 }
 
 // Oracle: the same command line with --model.
