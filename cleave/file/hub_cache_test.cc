@@ -105,6 +105,22 @@ TEST_F(HubCache, CheckpointThatIsNotThere_IsNotSoughtInTheCache) {
   fs::current_path(before);
 }
 
+// "out/mien": no model of the Hub is meant.
+TEST_F(HubCache, NameInAFolderThatIsThere_IsRefusedWithTheNearestFolders) {
+  set("HF_HUB_CACHE", folder_ / "cache");
+  const fs::path before = fs::current_path();
+  fs::current_path(folder_ / ".");
+  fs::create_directories(folder_ / "out/mine");
+  fs::create_directories(folder_ / "out/tuned");
+  write(folder_ / "out/mien.html", "a file is no model folder");
+  const Error missing = thrown_by([] { (void)hub_model("out/mien", "--model"); });
+  fs::current_path(before);
+  EXPECT_EQ(missing.code(), Code::kIo);
+  EXPECT_EQ(std::string(missing.what()),
+            "--model out/mien: no such folder, and not in the Hugging Face cache " +
+                (folder_ / "cache").string() + "; did you mean 'out/mine' or 'out/tuned'");
+}
+
 TEST_F(HubCache, DownloadAdvice_IsForSnapshotsOfACacheOnly) {
   const std::string command = "; download it with: hf download ";
   EXPECT_EQ(download_advice("/hub/models--org--a-b/snapshots/abc"), command + "org/a-b");

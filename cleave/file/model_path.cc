@@ -6,8 +6,10 @@
 #include <iterator>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "cleave/base/error.h"
+#include "cleave/base/suggest.h"
 #include "cleave/file/file.h"
 
 namespace cleave::inline file {
@@ -36,6 +38,19 @@ bool is_hub_word(std::string_view word) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' || c == '.';
   };
   return is_file_name(word) && word.front() != '-' && std::all_of(word.begin(), word.end(), fits);
+}
+
+// The end of a message about a folder ORG/NAME that is not there. Where there is a folder ORG, a
+// name in it was probably misspelled: "out/mien".
+std::string remedy_for_missing(const std::string& name) {
+  std::vector<std::string> folders;
+  std::error_code ignored;  // a folder that cannot be read has no names
+  for (const fs::directory_entry& entry :
+       fs::directory_iterator(fs::path(name).parent_path(), ignored)) {
+    if (entry.is_directory(ignored)) folders.push_back(entry.path().string());
+  }
+  std::sort(folders.begin(), folders.end());
+  return folders.empty() ? "; download it with: hf download " + name : did_you_mean(name, folders);
 }
 
 }  // namespace
@@ -82,7 +97,7 @@ fs::path hub_model(const std::string& name, std::string_view what) {
                " for its newest checkpoint");
   CLEAVE_CHECK(is_cached, Code::kIo, what, ' ', name,
                ": no such folder, and not in the Hugging Face cache ", cache.string(),
-               "; download it with: hf download ", name);
+               remedy_for_missing(name));
   std::string revision = read_file(main, kLongestRevision);
   while (revision.ends_with('\n')) revision.pop_back();
   CLEAVE_CHECK(is_file_name(revision), Code::kFormat, main.string(),
