@@ -17,9 +17,9 @@ struct Options {
 int run(Options options) {
   const std::vector<std::string>& runs = options.runs;
   CLEAVE_CHECK(!runs.empty(), Code::kUsage, "no RUN given; see cleave report --help");
-  CLEAVE_CHECK(runs.size() == 1 || !options.out.empty(), Code::kUsage,
-               "--out FILE.html is missing; several runs are compared in a page of their own");
-  if (options.out.empty()) options.out = runs[0] + "/" + std::string(kPageName);
+  if (options.out.empty()) {
+    options.out = runs.size() == 1 ? runs[0] + "/" + std::string(kPageName) : "comparison.html";
+  }
   CLEAVE_CHECK(options.out.ends_with(".html"), Code::kUsage, "--out is ", options.out,
                "; expected a name that ends in .html");
   write_report(runs, options.out);
@@ -38,7 +38,7 @@ Command report_command() {
             flags.positional(&options->runs,
                              {"run", "RUN", "run folder of cleave train; it may be in progress"});
             flags.add({&options->out, "out", "FILE.html",
-                       "page to write; required for several runs", "RUN/report.html"});
+                       "page to write; of several runs comparison.html", "RUN/report.html"});
             return [options] { return run(*options); };
           }};
 }

@@ -225,9 +225,17 @@ TEST(Report, SeveralRuns_AreComparedInThePageOfOut) {
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
   EXPECT_TRUE(contains(text_of(folder / "c.html"), "<h1>2 runs compared</h1>"));
   EXPECT_FALSE(std::filesystem::exists(folder / "a/report.html"));
-  EXPECT_EQ(
-      run_cleave({"report", folder / "a", folder / "b"}).err,
-      "cleave: --out FILE.html is missing; several runs are compared in a page of their own\n");
+}
+
+TEST(Report, SeveralRunsWithoutOut_AreComparedInTheCurrentFolder) {
+  const TempFolder folder;
+  write_run(folder / "a");
+  write_run(folder / "b");
+  const RunResult ran = run_program(
+      {"/bin/sh", "-c", "cd \"$1\" && exec \"$0\" report a b", test::program(), folder / "."});
+  EXPECT_EQ(ran.out, "report: comparison.html\n") << ran.err;
+  EXPECT_TRUE(contains(text_of(folder / "comparison.html"), "<h1>2 runs compared</h1>"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "a/report.html"));
 }
 
 TEST(Report, NoRun_SaysWhatIsExpectedAndWritesNothing) {
