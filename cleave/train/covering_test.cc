@@ -91,7 +91,7 @@ int number(const ArrayRow& row, Place place) {
 constexpr int64_t kBatch = 4;
 
 /// Whether the program accepts the values chosen so far. docs/layouts.md lists the combinations
-/// that it refuses; refused_test.cc checks that list.
+/// that it refuses; refused_test.py checks that list.
 bool is_accepted(const ArrayRow& row) {
   const auto is = [&](Place place, const char* text) {
     return row[place] != kOpen && value(row, place) == text;

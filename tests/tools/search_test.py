@@ -345,6 +345,23 @@ class OneRank(Folder):
         pathlib.Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="ascii")
         self.assertEqual(data.ids_of_pairs(path, 4), [[[[97, 98, 99, 256], 2], [[97, 98, 100, 256], 2]]])
 
+    def test_texts_are_packed_into_the_fullest_sequence_with_room(self):
+        texts = [{"input_ids": [number] * length} for number, length in enumerate((3, 6, 9, 2, 5, 4, 4))]
+        places = [[text["input_ids"][0] for text in sequence] for sequence in data.packed(texts, 8)]
+        self.assertEqual(places, [[0, 4], [1, 3], [2], [5, 6]])
+
+    def test_chats_have_labels_in_answers_and_the_ends_of_their_turns(self):
+        path = os.path.join(self.folder, "chats.jsonl")
+        turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "bc"}]
+        pathlib.Path(path).write_text(json.dumps({"messages": turns}) + "\n", encoding="ascii")
+        question, answer = b"<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n", b"bc<|im_end|>\n"
+        row, = data.rows_of_chats(path, 200, False)
+        self.assertEqual(bytes(row["input_ids"]), question + answer)
+        self.assertEqual(row["labels"], [-100] * len(question) + list(answer))
+        row, = data.rows_of_chats(path, len(question) + 1, True)
+        self.assertEqual(row["labels"], list(question + b"b"))
+        self.assertEqual(data.rows_of_chats(path, len(question), False), [])
+
     def test_merged_adapter_is_the_weight_plus_the_scaled_product(self):
         for family, turned in (("llama", False), ("gpt2", True)):
             model = models.write(os.path.join(self.folder, family), {"family": family, "layers": 1})

@@ -241,24 +241,36 @@ def experts(rng):
 
 
 def torch(rng):
-    """Training that transformers and torch.optim can repeat, step by step: samples in the order of the file, no random numbers."""
+    """Training that transformers and torch.optim can repeat, step by step: samples in the order of the file or all of them in each
+    step, no random numbers. In bf16 and fp16, torch has fp32."""
     case = rng.choice((train, tune, tune, experts))(rng)
     model, data, math = case["model"], case["data"], case["math"]
     model["family"] = "bert" if model.get("family") == "imdb_bert" else model.get("family", "llama")
     for name in ("dropout", "hidden"):  # transformers refuses widths that the heads do not divide
         model.pop(name, None)
-    if model["family"] == "bert" or data.get("form") == "chats":
+    if model["family"] == "bert":
         data.clear()
         data.update(draw_data(rng, model, 0))
     data.pop("blank_rows", None)
     if data.get("mask") == "left":
         data["mask"] = "right"
-    math.update({"no-shuffle": True, "dtype": rng.choice(("fp32", "fp32", "fp64"))})
-    if math["optimizer"] == "muon":
-        math["optimizer"] = "adamw"
-    left_out = {"lora-dropout", "lora-base", "packing", "chat-template", "train-on"}
-    if model["family"] in models.WITH_EXPERTS:  # PEFT has no adapters of joined experts
-        left_out |= {name for name in math if "lora" in name or name == "dora"}
+    if data.get("form") == "chats":
+        data["longest"] = 1
+        math["seq-len"] = 64  # of which an answer to one word has some tokens
+    math.update({"no-shuffle": True, "dtype": rng.choice(("fp32", "fp32", "fp32", "fp64", "fp64", "bf16", "bf16", "fp16"))})
+    if math["dtype"] in ("bf16", "fp16"):  # rounding may decide which experts a token has
+        model.pop("experts_per_token", None)
+    left_out = {"lora-dropout", "lora-base"}
+    if model["family"] in models.WITH_EXPERTS:  # PEFT has no adapters of joined experts, torch no Muon
+        left_out |= {name for name in math if "lora" in name or name == "dora" or "lora" in str(math[name])}
+        math["optimizer"] = "adamw" if math["optimizer"] == "muon" else math["optimizer"]
+    elif maybe(rng, 0.15):
+        math["optimizer"] = "muon"
+    if model.get("balances"):  # the auxiliary loss is of a micro-batch's sequences
+        left_out.add("packing")
+    elif "packing" not in math and data.get("form", "ids") == "ids" and maybe(rng, 0.3):
+        data["rows"] = math["batch-size"]
+        left_out.add("no-shuffle")
     case["math"] = {name: value for name, value in math.items() if name not in left_out}
     case["other"].pop("weights", None)
     return case

@@ -82,14 +82,50 @@ def ids_of_documents(path, form, seq_len):
     return [ids[start:start + seq_len] for start in range(0, len(ids) - seq_len + 1, seq_len)]
 
 
-def write_rows_of_documents(path, source, form, seq_len):
-    """Writes the rows of ids whose losses are those of the documents of a file under --packing: a document's bytes and its end
+def rows_of_documents(path, form, seq_len):
+    """Yields the rows of ids whose losses are those of the documents of a file under --packing: a document's bytes and its end
     token, of which each part of `seq_len` tokens begins with the last token of the part before."""
+    for text in documents_of(path, form):
+        ids = [*text.encode(), END_ID]
+        for start in range(0, max(len(ids) - 1, 1), seq_len - 1):
+            yield {"input_ids": ids[start:start + seq_len]}
+
+
+def write_rows_of_documents(path, source, form, seq_len):
     with open(path, "w", encoding="ascii") as out:
-        for text in documents_of(source, form):
-            ids = [*text.encode(), END_ID]
-            for start in range(0, max(len(ids) - 1, 1), seq_len - 1):
-                out.write(json.dumps({"input_ids": ids[start:start + seq_len]}) + "\n")
+        out.writelines(json.dumps(row) + "\n" for row in rows_of_documents(source, form, seq_len))
+
+
+def packed(texts, seq_len):
+    """The sequences of --packing --no-shuffle, as lists of texts: in the order of the file, each text goes into the fullest
+    sequence that has room for it."""
+    sequences, rooms = [], []
+    for text in texts:
+        length = len(text["input_ids"])
+        fitting = [(room, place) for place, room in enumerate(rooms) if room >= length]
+        if not fitting:
+            sequences.append([])
+            rooms.append(seq_len)
+        place = min(fitting)[1] if fitting else len(sequences) - 1
+        sequences[place].append(text)
+        rooms[place] -= length
+    return sequences
+
+
+def rows_of_chats(path, seq_len, trains_all):
+    """The rows of ids and labels of a file of chats under ChatML, in bytes. An answer and the end of its turn have labels, or
+    everything. Chats whose answers come after `seq_len` tokens are left out."""
+    rows = []
+    with open(path, encoding="ascii") as file:
+        for chat in map(json.loads, file):
+            ids, labels = [], []
+            for turn in chat["messages"]:
+                head, text = f"<|im_start|>{turn['role']}\n".encode(), f"{turn['content']}<|im_end|>\n".encode()
+                ids += head + text
+                labels += head if trains_all else [NO_LABEL] * len(head)
+                labels += text if trains_all or turn["role"] == "assistant" else [NO_LABEL] * len(text)
+            rows.append({"input_ids": ids[:seq_len], "labels": labels[:seq_len]})
+    return [row for row in rows if set(row["labels"]) != {NO_LABEL}]
 
 
 def ids_of_pairs(path, seq_len):

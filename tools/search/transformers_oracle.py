@@ -27,6 +27,13 @@ def has_peft():
     return has_modules("peft")
 
 
+@functools.cache
+def has_muon():
+    """Whether CLEAVE_PYTHON has torch 2.9 or later."""
+    program = "import torch, sys; sys.exit(not hasattr(torch.optim, 'Muon'))"
+    return subprocess.run([os.environ["CLEAVE_PYTHON"], "-c", program], check=False).returncode == 0
+
+
 def ask(request):
     """The answer of the server, which is started once and answers one case at a time."""
     global _server

@@ -3,6 +3,7 @@ import math
 import os
 import re
 import shutil
+import unittest.mock
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -26,15 +27,34 @@ def groups_of(model, request):
         if request["pattern"] and re.search(request["pattern"], name):
             factor = float(request["group"].get("lr-factor", factor))
             decay = float(request["group"].get("weight-decay", decay))
-        groups.append({"params": [parameter], "factor": factor, "weight_decay": decay})
+        is_matrix = parameter.dim() == 2 and re.search(r"\.(layers|h|layer)\.\d+\.", name) is not None
+        groups.append({"params": [parameter], "factor": factor, "weight_decay": decay, "is_matrix_of_block": is_matrix})
     return groups
 
 
-def optimizer_of(groups, request):
+class Muon(torch.optim.Muon if hasattr(torch.optim, "Muon") else object):
+    """torch's Muon, whose iteration rounds matrices to bf16, in their own dtype."""
+
+    def __init__(self, groups):
+        super().__init__(groups, lr=1.0, adjust_lr_fn="match_rms_adamw")
+
+    def step(self):
+        with unittest.mock.patch.object(torch.Tensor, "bfloat16", torch.Tensor.clone):
+            super().step()
+        for state in self.state.values():
+            state["exp_avg"] = state["momentum_buffer"]  # its name in Cleave's files
+
+
+def optimizers_of(groups, request):
+    """One optimizer, or Muon for the matrices of blocks and AdamW for the rest."""
     if request["optimizer"] == "sgd":
-        return torch.optim.SGD(groups, lr=1.0, foreach=False)
-    kind = torch.optim.AdamW if request["optimizer"] == "adamw" else torch.optim.Adam
-    return kind(groups, lr=1.0, betas=tuple(request["betas"]), eps=request["eps"], foreach=False)
+        return [torch.optim.SGD(groups, lr=1.0, foreach=False)]
+    kind = torch.optim.Adam if request["optimizer"] == "adam" else torch.optim.AdamW
+    is_muon = request["optimizer"] == "muon"
+    matrices = [group for group in groups if is_muon and group["is_matrix_of_block"]]
+    others = [group for group in groups if not (is_muon and group["is_matrix_of_block"])]
+    adam = kind(others, lr=1.0, betas=tuple(request["betas"]), eps=request["eps"], foreach=False) if others else None
+    return [each for each in (adam, Muon(matrices) if matrices else None) if each]
 
 
 def padded(rows, key, fill):
@@ -106,10 +126,10 @@ def train(request, load):
     if request["adapter"]:
         model = with_adapter(model, request["adapter"])
     groups = groups_of(model, request)
-    optimizer = optimizer_of(groups, request)
+    optimizers = optimizers_of(groups, request)
     parameters, metrics = [group["params"][0] for group in groups], []
     for parts, rate in zip(request["steps"], request["rates"], strict=True):
-        optimizer.zero_grad()
+        model.zero_grad()
         row = {"loss": 0.0}
         for loss, more in step_losses(model, reference, parts, request):
             loss.backward()
@@ -120,10 +140,11 @@ def train(request, load):
             return None
         row["grad_norm"] = torch.nn.utils.clip_grad_norm_(parameters, request["clip"] or math.inf, foreach=False).item()
         metrics.append(row)
-        for group in optimizer.param_groups:
-            group["lr"] = rate * group["factor"]
-        optimizer.step()
-    save(model, optimizer, request["out"])
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate * group["factor"]
+            optimizer.step()
+    save(model, optimizers, request["out"])
     return metrics
 
 
@@ -139,15 +160,23 @@ def saved_tensors(model, folder):
     return {name: values for name, values in tensors.items() if name not in unused}
 
 
-def save(model, optimizer, out):
+def moments_of(model, optimizers, kind, folder):
+    """The moments `kind` under the names of the model's files; {} if no optimizer has them."""
+    states = {p: state for optimizer in optimizers for p, state in optimizer.state.items()}
+    if not any(kind in state for state in states.values()):
+        return {}
+    for parameter in model.parameters():
+        # NaN marks what this moment lacks, under whatever name it is saved.
+        parameter.data = states.get(parameter, {}).get(kind, torch.full_like(parameter, math.nan))
+    return {f"{kind}.{name}": values for name, values in saved_tensors(model, folder).items() if not values.isnan().all()}
+
+
+def save(model, optimizers, out):
     """Writes the weights and the moments, as a checkpoint of Cleave has them."""
-    folder, moments = os.path.join(out, STEP), {}
-    weights = saved_tensors(model, os.path.join(out, "saved"))
-    states = {p: s for p, s in optimizer.state.items() if "exp_avg" in s}
-    for kind in ("exp_avg", "exp_avg_sq") if states else ():
-        for parameter, state in states.items():
-            parameter.data = state[kind]
-        moments |= {f"{kind}.{name}": values for name, values in saved_tensors(model, os.path.join(out, "saved")).items()}
+    folder = os.path.join(out, STEP)
+    weights, moments = saved_tensors(model, os.path.join(out, "saved")), {}
+    for kind in ("exp_avg", "exp_avg_sq"):
+        moments |= moments_of(model, optimizers, kind, os.path.join(out, "saved"))
     os.makedirs(folder)
     save_file(weights, os.path.join(folder, "model.safetensors"))
     if moments:
