@@ -11,8 +11,21 @@ namespace cleave::inline kernels {
 namespace {
 
 std::array<std::atomic<const DeviceKernels*>, at::COMPILE_TIME_MAX_DEVICE_TYPES> of_types{};
+thread_local bool meta_is_gpu = false;
 
 }  // namespace
+
+bool takes_ways_of_cpu(const Tensor& t) {
+  return t.is_cpu() || (t.is_meta() && !meta_is_gpu);
+}
+
+MetaStandsForGpu::MetaStandsForGpu() {
+  meta_is_gpu = true;
+}
+
+MetaStandsForGpu::~MetaStandsForGpu() {
+  meta_is_gpu = false;
+}
 
 void set_device_kernels(c10::DeviceType type, const DeviceKernels* kernels) {
   of_types[static_cast<size_t>(type)] = kernels;

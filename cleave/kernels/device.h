@@ -15,6 +15,20 @@ using at::Tensor;
 /// for GPUs when it is loaded.
 void set_device_kernels(c10::DeviceType type, const DeviceKernels* kernels);
 
+/// Whether tensors like `t` take the ways of the CPU: those of the CPU, and of the meta device
+/// unless MetaStandsForGpu.
+bool takes_ways_of_cpu(const Tensor& t);
+
+/// While it lives, the meta device stands for a GPU on this thread, so that a dry run takes the
+/// memory that a GPU would.
+class MetaStandsForGpu {
+ public:
+  MetaStandsForGpu();
+  ~MetaStandsForGpu();
+  MetaStandsForGpu(const MetaStandsForGpu&) = delete;
+  MetaStandsForGpu& operator=(const MetaStandsForGpu&) = delete;
+};
+
 /// The kernels for tensors like `t`: fp32 or bf16, not empty, on a device with kernels. Null for
 /// others, so on the CPU and the meta device.
 const DeviceKernels* device_kernels(const Tensor& t);

@@ -6,6 +6,7 @@
 
 #include "cleave/base/error.h"
 #include "cleave/kernels/cpu/attention.h"
+#include "cleave/kernels/device.h"
 #include "cleave/nn/dropout.h"
 #include "cleave/nn/soft_cap.h"
 #include "cleave/runtime/kernel_switches.h"
@@ -108,7 +109,8 @@ namespace {
 /// a dry run allocates what libtorch's CPU kernel saves for backward: the output [B, T, H, K] and
 /// each query's log-sum-exp.
 ///
-/// k and v may have fewer heads than q on devices other than the CPU, whose kernel lacks that.
+/// k and v may have fewer heads than q on devices other than the CPU, in 16 bits and without a
+/// mask: other kernels lack that, and libtorch would materialise the scores.
 Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                        const std::optional<Tensor>& mask, bool causal, double divisor) {
   if (!q.is_meta()) {
@@ -196,8 +198,8 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOpt
     const Tensor q_BGRK = q.reshape({q.size(0), k.size(1), -1, q.size(3)});
     return fused_attention(q_BGRK, k, v, mask, false, options.score_divisor).reshape(q.sizes());
   }
-  const bool takes_groups =
-      !needs_scores && !q.is_cpu() && !q.is_meta() && is_grouped(options.kv_head, k.size(1));
+  const bool takes_groups = !needs_scores && !takes_ways_of_cpu(q) && !mask &&
+                            q.element_size() == 2 && is_grouped(options.kv_head, k.size(1));
   Tensor keys = k;
   Tensor values = v;
   if (!takes_groups && !is_one_to_one(options.kv_head, k.size(1))) {

@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "cleave/data/dataset.h"
+#include "cleave/kernels/device.h"
 #include "cleave/nn/cross_entropy.h"
 #include "cleave/nn/experts.h"
 #include "cleave/parallel/parallelize.h"
@@ -186,7 +187,8 @@ class DryRank {
  public:
   DryRank(const Json& config, const ParallelConfig& layout, const StepShape& step,
           const RankPlace& place, ShapesByRows& shapes)
-      : step_(step),
+      : gpu_(step.is_on_gpu ? std::make_unique<MetaStandsForGpu>() : nullptr),
+        step_(step),
         model_(make_model(config)),
         parallelized_(parallelize(*model_, model_->sequence(), dry_axes(layout, place), layout,
                                   step.optimizer)),
@@ -422,6 +424,7 @@ class DryRank {
     ++sent_.num_calls;
   }
 
+  std::unique_ptr<MetaStandsForGpu> gpu_;  // if the step is on one
   MetaMemory memory_;
   const StepShape& step_;
   std::unique_ptr<Model> model_;

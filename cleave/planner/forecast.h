@@ -19,6 +19,7 @@ struct StepShape {
   int64_t seq_len = 256;         ///< tokens
   OptimizerOptions optimizer{};
   int64_t rows_per_sample = 1;  ///< 2: both sizes count pairs of sequences
+  bool is_on_gpu = false;       ///< GPUs have no attention kernel of Cleave's
   [[nodiscard]] int64_t tokens() const { return batch_size * rows_per_sample * seq_len; }
 };
 

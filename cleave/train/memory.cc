@@ -59,8 +59,7 @@ void require_bytes(const TrainSetup& setup, Range ranks, int64_t available,
   const Saving saving = saving_of(setup, ranks, available);
   std::string subject = str("the ", ranks.size(), " ranks on this host need");
   if (ranks.size() == 1) {
-    subject =
-        setup.layout.num_ranks() == 1 ? "the run needs" : str("rank ", ranks.begin, " needs");
+    subject = setup.layout.num_ranks() == 1 ? "the run needs" : str("rank ", ranks.begin, " needs");
   }
   throw Error(Code::kMemory, str(subject, " about ", size(needed), " of memory, and ", left, "; ",
                                  remedy(saving, available), "; --over-commit starts it anyway"));
@@ -79,9 +78,9 @@ Range ranks_of_host(const ParallelConfig& layout) {
 
 void require_memory(const TrainSetup& setup, Range ranks, const AvailableMemory& available) {
   require_bytes(setup, ranks, available.bytes,
-                available.is_of_cgroup ? str("the limit of the container or batch job leaves ",
-                                             size(available.bytes))
-                                       : str(size(available.bytes), " are available"));
+                available.is_of_cgroup
+                    ? str("the limit of the container or batch job leaves ", size(available.bytes))
+                    : str(size(available.bytes), " are available"));
 }
 
 void require_gpu_memory(const TrainSetup& setup, Range ranks, int64_t available) {

@@ -203,7 +203,8 @@ void plan_step(TrainSetup& setup, int64_t seq_len) {
                 .micro_batch_size = setup.micro_batch_size,
                 .seq_len = seq_len,
                 .optimizer = setup.optimizer,
-                .rows_per_sample = setup.rows_per_sample()};
+                .rows_per_sample = setup.rows_per_sample(),
+                .is_on_gpu = !device_of(setup.options.device).is_cpu()};
   setup.planned.reset();  // that of another length
   try {
     setup.planned = forecast(setup.config, setup.layout, setup.step);

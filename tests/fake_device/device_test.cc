@@ -1,5 +1,4 @@
 // What the fake device finds: without these, the other tests of this folder would prove nothing.
-#include "cleave/torch_internals/device_memory.h"
 #include "tests/fake_device/device.h"
 
 #include <cstdlib>
@@ -9,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/mesh/c10d_group.h"
+#include "cleave/torch_internals/device_memory.h"
 #include "tests/fake_device/backend.h"
 #include "tests/fake_device/on_fake_device.h"
 #include "tests/support/ranks.h"

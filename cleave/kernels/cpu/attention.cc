@@ -11,6 +11,7 @@
 
 #include "cleave/base/error.h"
 #include "cleave/kernels/cpu/attention_rows.h"
+#include "cleave/kernels/device.h"
 #include "cleave/torch_internals/node.h"
 #include "cleave/torch_internals/op_work.h"
 
@@ -208,7 +209,7 @@ bool takes_fast_attention(const Tensor& q, const Tensor& k, const Tensor& v) {
   const bool is_narrow = (type == at::kFloat && key_type == at::kBFloat16) ||
                          (key_type == at::kChar && q.size(2) == 1);
   const bool narrows = is_narrow && !needs_grad(q) && !needs_grad(k) && !needs_grad(v);
-  return (q.is_cpu() || q.is_meta()) && (type == at::kFloat || type == at::kBFloat16) &&
+  return takes_ways_of_cpu(q) && (type == at::kFloat || type == at::kBFloat16) &&
          (key_type == type || narrows) && v.scalar_type() == key_type && q.size(3) % 16 == 0 &&
          q.numel() > 0 && k.numel() > 0;
 }

@@ -3,6 +3,7 @@
 #include <span>
 
 #include "cleave/kernels/cpu/adam.h"
+#include "cleave/kernels/cpu/kernel_job.h"
 #include "cleave/kernels/cpu/rows.h"
 
 namespace cleave::inline kernels {
@@ -36,6 +37,7 @@ struct DropoutJob {
   ShardPlace place{};
   uint64_t key = 0, step = 0;
   float p = 0, scale = 1;
+  [[no_unique_address]] NotStored not_stored{};
 };
 
 /// out = `factor` times the numbers of fill_normal(), or of 2 u - 1 with u of fill_uniform() at
@@ -47,6 +49,7 @@ struct InitialJob {
   ShardPlace place{};
   uint64_t key = 0;
   double factor = 1;
+  [[no_unique_address]] NotStored not_stored{};
 };
 
 /// A tensor whose squares are summed.
@@ -87,6 +90,7 @@ struct RotaryJob {
   Strides of_x{}, of_y{};
   const void *cos = nullptr, *sin = nullptr;  ///< [tokens, half], or [batch, tokens, half]
   bool has_batch_angles = false;
+  [[no_unique_address]] NotStored not_stored{};
 };
 
 /// The new token of each of `batch` sequences: rotates the first 2 half dims of its queries and
@@ -105,6 +109,7 @@ struct AppendTokenJob {
   const void *cos = nullptr, *sin = nullptr;  ///< [positions, half]
   const int64_t* positions = nullptr;         ///< [batch]
   const int64_t* num_keys = nullptr;          ///< [1], with the new token
+  [[no_unique_address]] NotStored not_stored{};
 };
 
 /// Attention of one query for each head of each sequence to the cached keys.
@@ -120,6 +125,7 @@ struct DecodeAttentionJob {
   float* parts = nullptr;  ///< [batch, heads, num_parts, width + 2], if there are several
   const int64_t* num_keys = nullptr;   ///< [1]
   const int64_t* first_key = nullptr;  ///< [batch]; null: 0
+  [[no_unique_address]] NotStored not_stored{};
 };
 /// Largest width of a head that the kernel supports.
 inline constexpr int64_t kMostDecodeWidth = 512;
@@ -135,6 +141,7 @@ struct DeviceFewRowsJob {
   const void *x = nullptr, *weight = nullptr;  ///< [rows, in], [out, in]
   const void* bias = nullptr;                  ///< [out], or null
   void* y = nullptr;                           ///< [rows, out]
+  [[no_unique_address]] NotStored not_stored{};
 };
 inline constexpr int kMostDeviceRows = 4;
 
@@ -155,6 +162,7 @@ struct BestTokenJob {
   int64_t* ids = nullptr;       ///< [rows], receives the tokens
   double* results = nullptr;  ///< [rows, 3]: the token, its logit, the sum of exp(logit - largest)
   int64_t* num_keys = nullptr;  ///< [1], of AppendTokenJob; grows by the token
+  [[no_unique_address]] NotStored not_stored{};
 };
 
 /// Cleave's kernels for a kind of device other than the CPU, on the calling thread's device and

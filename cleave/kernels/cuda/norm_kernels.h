@@ -140,15 +140,15 @@ struct RmsNormBackwardKernel {
     constexpr bool kLoadsNext = sizeof(T) == sizeof(uint16_t);
     Words next;
     if (kLoadsNext) next = kept.load(job, begin);
-    Quad kept_sums[kKept]{};
+    Sums both{.others = sums};
     CLEAVE_NOT_UNROLLED
     for (int64_t r = begin; r < end; ++r) {
       const Words own = kLoadsNext ? next : kept.load(job, r);
       if (kLoadsNext && r + 1 < end) next = kept.load(job, r + 1);
-      of_row(block, job, r, kept, own, kept_sums, sums);
+      of_row(block, job, r, kept, own, both);
     }
     kept.each([&](int64_t i, int n) {
-      for (int k = 0; k < kQuad; ++k) sums[i + k] = kept_sums[n].at[k];
+      for (int k = 0; k < kQuad; ++k) sums[i + k] = both.kept[n].at[k];
     });
     store_sums(block, width, sums, result);
   }
@@ -157,6 +157,11 @@ struct RmsNormBackwardKernel {
   /// A thread's first quads of a row.
   struct Words {
     QuadWords<T> x[kKept]{}, dy[kKept]{};
+  };
+  /// The sums over rows of the thread's columns.
+  struct Sums {
+    Quad kept[kKept]{};  // of the first quads
+    float* others = nullptr;
   };
   /// Which quads those are.
   class Kept {
@@ -204,8 +209,7 @@ struct RmsNormBackwardKernel {
 
   template <class Block>
   CLEAVE_DEVICE static void of_row(const Block& block, const RmsNormJob& job, int64_t r,
-                                   const Kept& kept, const Words& words, Quad (&kept_sums)[kKept],
-                                   float* sums) {
+                                   const Kept& kept, const Words& words, Sums& sums) {
     const Row<const T> x(static_cast<const T*>(job.x), r, job.width);
     const Row<const T> dy(static_cast<const T*>(job.dy), r, job.width);
     const Row<const T> weight(static_cast<const T*>(job.weight), 0, job.width);
@@ -222,10 +226,10 @@ struct RmsNormBackwardKernel {
     };
     kept.each([&](int64_t i, int n) {
       const Quad w = load_aligned<QuadWords<T>>(aligned_weight + i).numbers();
-      add(words.x[n].numbers(), words.dy[n].numbers(), w, kept_sums[n].at, kQuad);
+      add(words.x[n].numbers(), words.dy[n].numbers(), w, sums.kept[n].at, kQuad);
     });
     kept.each_other(job.width, [&](int64_t i) {
-      add(x.load(i), dy.load(i), weight.load(i), sums + i, job.width - i);
+      add(x.load(i), dy.load(i), weight.load(i), sums.others + i, job.width - i);
     });
     const float total = sum_in_slot(block, dot, static_cast<int>(r % 2));
     const float factor = total / static_cast<float>(job.width) * scale;
