@@ -33,8 +33,7 @@ TEST(Memory, RunWithinTheErrorOfTheForecast_IsNotRefused) {
   ASSERT_TRUE(setup.planned);
   const int64_t needed = 2 * setup.planned->most_bytes();
   const auto check = [&](double available) {
-    require_memory(setup, ranks_of_host(setup.layout),
-                   {.bytes = static_cast<int64_t>(available)});
+    require_memory(setup, ranks_of_host(setup.layout), {.bytes = static_cast<int64_t>(available)});
   };
   check(static_cast<double>(needed) / 1.09);
   const Error error = test::thrown_by([&] { check(static_cast<double>(needed) / 1.11); });
@@ -98,10 +97,7 @@ TEST(Memory, TuningThatFitsOnlyWithAnAdapter_IsRefusedWithItsFlags) {
   };
   const auto refusal = [&](int64_t available) -> std::string {
     const TrainSetup setup = make_setup(o, 0);
-    return test::thrown_by([&] {
-             require_memory(setup, {0, 1}, {.bytes = available});
-           })
-        .what();
+    return test::thrown_by([&] { require_memory(setup, {0, 1}, {.bytes = available}); }).what();
   };
   const auto added = [](const std::string& flags, int64_t bytes) {
     return HasSubstr("; add " + flags + ", which needs about " +
