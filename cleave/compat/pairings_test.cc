@@ -298,10 +298,8 @@ TEST_P(Pairings, OnEveryLayout_GiveLossNormAndWeightsOfOneRank) {
   const auto [facade, max_norm, type] = GetParam();
   const Want want(facade, max_norm, type);
   for (const Layout& layout : kLayouts) {
-    // OSLO's configuration supports neither, and the notebook's layers have no sequence
-    // parallelism.
+    // OSLO's configuration supports neither.
     if (facade == Facade::kOslo && (layout.pp > 1 || layout.sequence_parallel)) continue;
-    if (facade == Facade::kNotebook && layout.sequence_parallel) continue;
     run_ranks(
         layout.pp * layout.dp * layout.tp,
         [&](World& world) {

@@ -39,30 +39,53 @@ struct Layout {
   bool recompute = false;
 };
 
-/// First part of a classifier of the notebook's layers.
-class Embed : public nxd::PlainLayer {
+/// Part of a classifier of the notebook's layers, which need whole sequences. With sequence
+/// parallelism each rank has its tokens between them.
+class NotebookPart : public nxd::PlainLayer {
+ protected:
+  explicit NotebookPart(bool sequence_parallel) : sequence_parallel_(sequence_parallel) {}
+  [[nodiscard]] Tensor whole(const Tensor& x) const {
+    return sequence_parallel_
+               ? nxd::gather_from_sequence_parallel_region(x, 1, /*to_model_parallel=*/false)
+               : x;
+  }
+  [[nodiscard]] Tensor shard(const Tensor& x) const {
+    return sequence_parallel_ ? nxd::scatter_to_sequence_parallel_region(x) : x;
+  }
+
+ private:
+  bool sequence_parallel_;
+};
+
+class Embed : public NotebookPart {
  public:
-  Embed() : table_(kVocab, 12) { add("table", table_); }
+  explicit Embed(bool sequence_parallel) : NotebookPart(sequence_parallel), table_(kVocab, 12) {
+    add("table", table_);
+  }
 
  protected:
-  Tensor compute(const Tensor& ids, const Context& /*context*/) override { return table_(ids); }
+  Tensor compute(const Tensor& ids, const Context& /*context*/) override {
+    return shard(table_(ids));
+  }
 
  private:
   notebook::Embedding table_;
 };
 
-class Block : public nxd::PlainLayer {
+class Block : public NotebookPart {
  public:
-  Block()
-      : attention_(12, 3), pair_({.in_features = 12, .hidden_features = 9, .out_features = 12}) {
+  explicit Block(bool sequence_parallel)
+      : NotebookPart(sequence_parallel),
+        attention_(12, 3),
+        pair_({.in_features = 12, .hidden_features = 9, .out_features = 12}) {
     add("attention", attention_);
     add("pair", pair_);
   }
 
  protected:
   Tensor compute(const Tensor& x, const Context& context) override {
-    const Tensor y = x + attention_(x, context);
-    return y + pair_(y);
+    const Tensor y = x + shard(attention_(whole(x), context));
+    return y + shard(pair_(whole(y)));
   }
 
  private:
@@ -70,15 +93,17 @@ class Block : public nxd::PlainLayer {
   notebook::ColRowLinearPair pair_;
 };
 
-class Head : public nxd::PlainLayer {
+class Head : public NotebookPart {
  public:
-  Head() : linears_({.in_features = 12, .hidden_features = 7, .out_features = 2, .bias = true}) {
+  explicit Head(bool sequence_parallel)
+      : NotebookPart(sequence_parallel),
+        linears_({.in_features = 12, .hidden_features = 7, .out_features = 2, .bias = true}) {
     add("linears", linears_);
   }
 
  protected:
   Tensor compute(const Tensor& x, const Context& /*context*/) override {
-    return linears_(x.mean(1));
+    return linears_(whole(x).mean(1));
   }
 
  private:
@@ -86,7 +111,11 @@ class Head : public nxd::PlainLayer {
 };
 
 struct Classifier : LayerGroup {
-  Classifier() {
+  explicit Classifier(bool sequence_parallel)
+      : embed(sequence_parallel),
+        first(sequence_parallel),
+        second(sequence_parallel),
+        head(sequence_parallel) {
     add("embed", embed);
     add("first", first);
     add("second", second);
@@ -122,7 +151,7 @@ inline std::unique_ptr<Model> llama() {
 inline Net net_of(Facade facade, const Layout& layout, const Axis& tp) {
   Net net;
   if (facade == Facade::kNotebook) {
-    auto model = std::make_unique<Classifier>();
+    auto model = std::make_unique<Classifier>(layout.sequence_parallel);
     net = {.root = nullptr,
            .sequence = {&model->embed, &model->first, &model->second, &model->head},
            .is_classifier = true};
