@@ -30,13 +30,15 @@ KINDS = {("AuthenticAMD", 25, 0x00, 0x0F): "AMD Zen 3", ("AuthenticAMD", 25, 0x1
 
 
 def kind_of(facts: dict[str, str], flags: set[str]) -> str:
-    """The microarchitecture by /proc/cpuinfo, with AMX's absence on CPUs that could have it; else the CPU's name."""
+    """The microarchitecture by /proc/cpuinfo, with AMX's absence on CPUs that could have it; else the CPU's name, with AMX if
+    it has that."""
     family, model = int(facts.get("cpu family", -1)), int(facts.get("model", -1))
     for (vendor, of_family, first, last), name in KINDS.items():
         if (facts.get("vendor_id"), family) == (vendor, of_family) and first <= model <= last:
             has_amx = model >= 143 and vendor == "GenuineIntel"
             return f"{name} without AMX" if has_amx and "amx_bf16" not in flags else name
-    return facts.get("model name", platform.machine())
+    name = facts.get("model name", platform.machine())
+    return f"{name} with AMX" if "amx_bf16" in flags else name
 
 
 def cpu() -> dict:

@@ -165,6 +165,7 @@ class SideBySide(unittest.TestCase):
         self.assertEqual(kind("GenuineIntel", 6, 143), "Intel Sapphire Rapids without AMX")
         self.assertEqual(kind("GenuineIntel", 6, 106), "Intel Ice Lake")
         self.assertEqual(kind("GenuineIntel", 6, 1), "X")
+        self.assertEqual(kind("GenuineIntel", 6, 167, "amx_bf16"), "X with AMX")  # a hypervisor's number
         self.assertEqual(machine.kind_of({}, set()), platform.machine())
 
     def test_every_row_is_run_end_to_end_by_a_program_that_answers(self):

@@ -2,6 +2,7 @@
 
 #include "cleave/base/error.h"
 #include "cleave/kernels/cpu/kernel_job.h"
+#include "cleave/kernels/cpu/tiles.h"
 
 #if defined(__x86_64__)
 // GCC 12 warns about operands that its own intrinsics leave undefined on purpose.
@@ -206,7 +207,20 @@ void bf16_rows_range(const FewRowsJob& job, const void* x, int64_t begin, int64_
 }
 
 void multiply_pairs(const PairProduct& product) {
-  multiply(product);
+  // For any number of rows, so that a sequence's sums do not depend on the batch.
+  if (product.a_pair != 1 || !has_tiles()) return multiply(product);
+  multiply_bf16_tiles({.rows = product.rows,
+                       .columns = product.columns,
+                       .words = product.pairs,
+                       .a = product.a,
+                       .a_row = product.a_row,
+                       .b = product.b,
+                       .ldb = product.ldb,
+                       .c = product.c,
+                       .ldc = product.ldc,
+                       .adds = product.adds,
+                       .next = product.next,
+                       .next_lines = product.next_lines});
 }
 #else
 bool has_bf16_products() {

@@ -32,7 +32,7 @@ struct PairProduct {
   int64_t next_lines = 0;  // of 64 bytes; 0: no prefetch
   [[no_unique_address]] NotStored not_stored{};
 };
-/// Sums as in bf16_rows_range.
+/// Sums as in bf16_rows_range; as in multiply_bf16_tiles if the CPU has tiles and a_pair is 1.
 void multiply_pairs(const PairProduct& product);
 
 }  // namespace cleave::inline kernels

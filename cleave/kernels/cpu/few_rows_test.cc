@@ -75,7 +75,7 @@ TEST(FewRowsLinear, Bf16ByEitherLoop_EqualsTheProduct) {
 TEST(PanelsLinear, AnySizes_EqualTheProduct) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     if (type == at::kBFloat16 && !has_bf16_products()) continue;
-    for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 14, 48, 51, 130}) {
+    for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 14, 16, 17, 48, 51, 130}) {
       for (const auto& [in, out] :
            {std::pair<int64_t, int64_t>{2, 16}, {32, 64}, {100, 80}, {66, 96}, {1130, 176}}) {
         const Tensor x = random({rows, 1, in}, 1).to(type);
@@ -96,6 +96,20 @@ TEST(PanelsLinear, AnySizes_EqualTheProduct) {
           EXPECT_LE(largest_error(panels_linear(x, panels, {}), want), unit * largest);
         }
       }
+    }
+  }
+}
+
+// Continuous batching relies on it.
+TEST(PanelsLinear, ARowsResult_DoesNotDependOnTheOtherRows) {
+  const Tensor weight = random({80, 166}, 1), all = random({67, 166}, 2);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    if (!takes_panels(weight.to(type))) continue;
+    const PanelMatrix panels = to_panels(weight.to(type));
+    const Tensor together = panels_linear(all.to(type), panels, {});
+    for (const int64_t rows : {1, 6, 7, 16, 17, 33}) {
+      const Tensor alone = panels_linear(all.narrow(0, 67 - rows, rows).to(type), panels, {});
+      EXPECT_TRUE(at::equal(alone, together.narrow(0, 67 - rows, rows))) << rows << " " << type;
     }
   }
 }
@@ -191,8 +205,9 @@ TEST(Int8Linear, NonFiniteInput_DoesNotBecomeFinite) {
   }
 }
 
+// Rows and words (of four inputs) beyond whole tiles of AMX, and beyond a pass of it.
 TEST(Int8Products, PortableLoops_GiveTheSameBits) {
-  constexpr int64_t kRows = 9, kColumns = 75, kWidth = 20;
+  constexpr int64_t kRows = 85, kColumns = 75, kWidth = 148;
   const auto generator = at::detail::createCPUGenerator(7);
   const Tensor x = at::randint(0, 256, {kRows, kWidth}, generator, at::kByte);
   const Tensor weight = at::randint(-127, 128, {kColumns, kWidth}, generator, at::kChar);
@@ -223,7 +238,8 @@ TEST(Int8Products, PortableLoops_GiveTheSameBits) {
   const Tensor want = (x.to(at::kDouble) - 128).matmul(weight.to(at::kDouble).t()) *
                           x_scale.unsqueeze(1) * weight_scale.narrow(0, 0, kColumns) +
                       bias;
-  EXPECT_LE(largest_error(fast, want), 1e-2);  // values are about 1e4, in fp32
+  // The sums are below 2^24; two scales and the bias are rounded to fp32.
+  EXPECT_LE(largest_error(fast, want), std::ldexp(3, -24) * want.abs().max().item<double>());
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 
 #include <c10/util/Half.h>
 
+#include "cleave/kernels/cpu/tiles.h"
+
 #if defined(__x86_64__)
 // GCC 12 warns about operands that its own intrinsics leave undefined on purpose.
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -107,6 +109,63 @@ CLEAVE_VNNI void vnni_tile(const Int4Job& job, int64_t panel, int64_t row) {
   }
 }
 
+/// Adds a group's dot products to the sums of `rows` rows of x, as vnni_tile does.
+template <bool kHasMins>
+CLEAVE_VNNI void add_group(const Int4Job& job, const uint8_t* block, int64_t first, int64_t rows,
+                           const int32_t* dots, float* sums) {
+  const __m512 scale[2] = {halves(block + kScalesAt), halves(block + kScalesAt + 32)};
+  __m512 min[2] = {};
+  if constexpr (kHasMins) min[0] = halves(block + kMinsAt), min[1] = halves(block + kMinsAt + 32);
+  for (int64_t r = 0; r < rows; ++r, dots += kInt4Panel, sums += kInt4Panel) {
+    const int64_t at = first + r * job.groups;
+    const __m512 x_scale = _mm512_set1_ps(job.x.scales[at]);
+#pragma GCC unroll 2
+    for (int64_t half = 0; half < 2; ++half) {
+      __m512i dot = _mm512_load_si512(dots + 16 * half);
+      if (!kHasMins) dot = _mm512_add_epi32(dot, _mm512_set1_epi32(job.x.offsets[at]));
+      __m512 sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_mul_ps(scale[half], x_scale),
+                                   _mm512_load_ps(sums + 16 * half));
+      if constexpr (kHasMins) {
+        sum = _mm512_fnmadd_ps(min[half], _mm512_set1_ps(job.x.totals[at]), sum);
+      }
+      _mm512_store_ps(sums + 16 * half, sum);
+    }
+  }
+}
+
+/// As vnni_tile, with the same results, for up to GroupTiles::kRows rows.
+template <bool kHasMins>
+CLEAVE_VNNI void amx_tile(const Int4Job& job, int64_t panel, int64_t row) {
+  constexpr int64_t kBytes = int4_block_bytes(kHasMins), kSums = GroupTiles::kRows * kInt4Panel;
+  const int64_t rows = std::min(GroupTiles::kRows, job.rows - row);
+  const uint8_t* block = panel_of(job, panel);
+  alignas(64) float sums[kSums] = {};
+  alignas(64) int32_t dots[kSums];
+  alignas(64) uint8_t words[kInt4Group * kInt4Panel];
+  const GroupTiles tiles(rows);
+  for (int64_t g = 0; g < job.groups; ++g, block += kBytes) {
+    for (int64_t at = 0; at < kBytes; at += 64) {
+      _mm_prefetch(block + kFetchAheadBytes + at, _MM_HINT_T0);
+    }
+    for (int64_t half = 0; half < 2; ++half) {
+      __m512i bytes[8];
+      unpack(block + 64 * half, bytes);
+#pragma GCC unroll 8
+      for (int64_t j = 0; j < 8; ++j) {
+        _mm512_store_si512(words + kWordBytes * j + 64 * half, bytes[j]);
+      }
+    }
+    const int64_t first = row * job.groups + g;
+    tiles.multiply(job.x.values + first * kInt4Group, job.groups * kInt4Group, words, dots);
+    add_group<kHasMins>(job, block, first, rows, dots, sums);
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < kInt4Panel; c += 16) {
+      vnni_finish(job, row + r, panel * kInt4Panel + c, _mm512_load_ps(sums + r * kInt4Panel + c));
+    }
+  }
+}
+
 CLEAVE_AVX2 inline __m256 halves8(const uint8_t* from) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 }
@@ -178,6 +237,14 @@ void vnni_rows(const Int4Job& job, int64_t panel, int64_t row) {
   if constexpr (kR > 1) vnni_rows<kR - 1, kHasMins>(job, panel, row);
 }
 
+/// The same in tiles of AMX.
+template <bool kHasMins>
+void amx_rows(const Int4Job& job, int64_t panel) {
+  for (int64_t row = 0; row < job.rows; row += GroupTiles::kRows) {
+    amx_tile<kHasMins>(job, panel, row);
+  }
+}
+
 template <size_t kR, bool kHasMins>
 void avx2_rows(const Int4Job& job, int64_t panel, int64_t row) {
   constexpr auto kRows = static_cast<int64_t>(kR);
@@ -223,7 +290,11 @@ void portable_panel(const Int4Job& job, int64_t panel) {
   }
 }
 
-Int4Loops best_loops() {
+/// Up to so many rows wait for memory, and tiles would gain nothing.
+constexpr int64_t kFewRows = 8;
+
+Int4Loops best_loops(int64_t rows) {
+  if (rows > kFewRows && has_int4_loops(Int4Loops::kAmx)) return Int4Loops::kAmx;
   if (has_int4_loops(Int4Loops::kVnni)) return Int4Loops::kVnni;
   return has_int4_loops(Int4Loops::kAvx2) ? Int4Loops::kAvx2 : Int4Loops::kPortable;
 }
@@ -232,6 +303,7 @@ Int4Loops best_loops() {
 
 bool has_int4_loops(Int4Loops loops) {
 #if defined(__x86_64__)
+  if (loops == Int4Loops::kAmx) return has_int4_loops(Int4Loops::kVnni) && has_tiles();
   if (loops == Int4Loops::kVnni) {
     return __builtin_cpu_supports("avx512vnni") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
            __builtin_cpu_supports("avx512vl") != 0;
@@ -245,13 +317,16 @@ bool has_int4_loops(Int4Loops loops) {
 }
 
 void int4_products(const Int4Job& job, int64_t begin, int64_t end) {
-  static const Int4Loops loops = best_loops();
-  int4_products(job, begin, end, loops);
+  int4_products(job, begin, end, best_loops(job.rows));
 }
 
 void int4_products(const Int4Job& job, int64_t begin, int64_t end, Int4Loops loops) {
   for (int64_t panel = begin; panel < end; ++panel) {
 #if defined(__x86_64__)
+    if (loops == Int4Loops::kAmx) {
+      job.has_mins ? amx_rows<true>(job, panel) : amx_rows<false>(job, panel);
+      continue;
+    }
     if (loops == Int4Loops::kVnni) {
       job.has_mins ? vnni_rows<8, true>(job, panel, 0) : vnni_rows<8, false>(job, panel, 0);
       continue;

@@ -40,7 +40,7 @@ struct Int4Job {
 };
 
 /// Implementations for instruction sets.
-enum class Int4Loops : uint8_t { kPortable, kAvx2, kVnni };
+enum class Int4Loops : uint8_t { kPortable, kAvx2, kVnni, kAmx };
 
 /// Whether the CPU has the instructions.
 bool has_int4_loops(Int4Loops loops);

@@ -86,9 +86,9 @@ TEST(Int4Linear, AnySizes_AreWithinTheErrorOfRoundedActivations) {
 }
 
 // Whole numbers up to 127 are not rounded if each group has 127, and sums below 2^24 are exact: the
-// three loops give the same bits.
+// loops give the same bits.
 TEST(Int4Products, AllLoops_GiveTheExactSums) {
-  constexpr int64_t kGroups = 3, kOut = 75, kRows = 19;
+  constexpr int64_t kGroups = 3, kOut = 75, kRows = 43;
   const auto generator = at::detail::createCPUGenerator(7);
   Tensor x = at::randint(-127, 128, {kRows, kGroups, kInt4Group}, generator, at::kFloat);
   x.select(2, 5).fill_(127);
@@ -100,7 +100,8 @@ TEST(Int4Products, AllLoops_GiveTheExactSums) {
     const Tensor values = x.to(at::kChar), scales = at::ones({kRows, kGroups}, at::kFloat);
     const Tensor totals = x.sum(2), offsets = totals.mul(-8).to(at::kInt);
     const Tensor want = x.flatten(1).to(at::kDouble).matmul(values_of(rows).t());
-    for (const Int4Loops loops : {Int4Loops::kPortable, Int4Loops::kAvx2, Int4Loops::kVnni}) {
+    for (const Int4Loops loops :
+         {Int4Loops::kPortable, Int4Loops::kAvx2, Int4Loops::kVnni, Int4Loops::kAmx}) {
       if (!has_int4_loops(loops)) continue;
       Tensor got = at::full({kRows * kOut + 1}, 0.5F);
       const Int4Job job{.rows = kRows,

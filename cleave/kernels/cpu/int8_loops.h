@@ -24,7 +24,7 @@ struct Int8Job {
   float* out = nullptr;
   [[no_unique_address]] NotStored not_stored{};
 };
-/// Computes panels [begin, end) of the result, with AVX-512 VNNI if the CPU has it.
+/// Computes panels [begin, end) of the result, with AMX or AVX-512 VNNI if the CPU has it.
 void int8_products(const Int8Job& job, int64_t begin, int64_t end);
 /// The same in portable code: for other CPUs, and as an oracle of the tests.
 void int8_products_portable(const Int8Job& job, int64_t begin, int64_t end);

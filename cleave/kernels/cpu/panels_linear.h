@@ -22,7 +22,7 @@ bool takes_panels(const Tensor& weight);
 /// Copies weight [out, in] of any strides, for which takes_panels is true, into panels.
 PanelMatrix to_panels(const Tensor& weight);
 
-/// x weight^T + bias, summed in fp32; for bf16 as in bf16_rows_range.
+/// x weight^T + bias, summed in fp32; for bf16 as in multiply_pairs.
 ///
 ///   x [.., in]   bias [out] or empty   result [.., out], all of the matrix's type
 ///
