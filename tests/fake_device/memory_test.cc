@@ -18,7 +18,7 @@ constexpr int64_t kRows = 4, kTokens = 96;
 
 /// Attention with dropout, whose probabilities a GPU keeps.
 const char* const kGpt2 = R"json({"model_type": "gpt2", "vocab_size": 500, "n_embd": 48,
-  "n_layer": 4, "n_head": 6, "n_positions": 128, "attn_pdrop": 0.1, "resid_pdrop": 0.1,
+  "n_layer": 4, "n_head": 3, "n_positions": 128, "attn_pdrop": 0.1, "resid_pdrop": 0.1,
   "embd_pdrop": 0.1})json";
 
 /// Peak bytes on the device of one rank in two steps.
@@ -68,7 +68,7 @@ TEST(MemoryOnDevice, AttentionWithDropout_NeedsMoreOnAGpu) {
   StepShape step{.batch_size = kRows, .micro_batch_size = kRows, .seq_len = kTokens};
   const int64_t on_cpu = forecast(config, layout, step).most_bytes();
   step.is_on_gpu = true;
-  const int64_t scores = kRows * 6 * kTokens * kTokens * static_cast<int64_t>(sizeof(float));
+  const int64_t scores = kRows * 3 * kTokens * kTokens * static_cast<int64_t>(sizeof(float));
   EXPECT_GT(forecast(config, layout, step).most_bytes(), on_cpu + 2 * 4 * scores);
 }
 
