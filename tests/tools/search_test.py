@@ -495,6 +495,14 @@ class ClusterCommands(unittest.TestCase):
 
 
 class Kills(Folder):
+    def test_all_but_references_run_on_the_device(self):
+        train, on_gpu = ["train", "--model", "m", "--plain-kernels=norm"], ["--device", "cuda"]
+        self.assertEqual(program.device_words(train, "cuda"), on_gpu)
+        self.assertEqual(program.device_words(["launch", "-n", "2", "--", "cleave", *train], "cuda"), on_gpu)
+        for words in ([*train, *program.REFERENCE, "--save-every", "1"], ["convert", "m"], ["launch", "-n", "2", "--", "cleave", "verify"]):
+            self.assertEqual(program.device_words(words, "cuda"), [])
+        self.assertEqual(program.device_words(train, "cpu"), [])
+
     def test_a_run_ends_after_its_steps_and_of_launched_ranks_one(self):
         script = "for i in 1 2 3 4 5 6; do echo row >>metrics.jsonl; sleep 0.05; done; wait"
         metrics = pathlib.Path(self.folder, "metrics.jsonl")

@@ -1,5 +1,6 @@
-"""usage: ./run search SEED COUNT [--kind KIND] [--first N] [--jobs N] [--results DIR] [--program PATH] [--no-shrink]
-       ./run search --replay CASE [--keep]
+"""usage: ./run search SEED COUNT [--kind KIND] [--first N] [--jobs N] [--results DIR] [--program PATH]
+                    [--device cpu|cuda] [--no-shrink]
+       ./run search --replay CASE [--keep] [--device cpu|cuda]
 
 Draws COUNT random cases of SEED (`level`: 60, 500 or 5,000 by CLEAVE_TEST_LEVEL) and compares each with one rank or another
 oracle; see docs/search.md. A failure is shrunk and printed with the command that repeats it: --replay takes SEED:INDEX,
@@ -44,6 +45,7 @@ def parsed(words):
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--results", default=str(ROOT / "build/search"))
     parser.add_argument("--program", default=str(ROOT / "build/cleave"))
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--replay")
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--no-shrink", action="store_true")
@@ -53,6 +55,7 @@ def parsed(words):
     if not pathlib.Path(options.program).exists():
         parser.error(f"{options.program} does not exist; ./run build makes it")
     options.program = str(pathlib.Path(options.program).resolve())  # it runs in another folder
+    Program.device = options.device
     return options
 
 
@@ -85,7 +88,8 @@ def fails_like(what, program_path):
 
 
 def replay_line(case):
-    return "./run search --replay " + shlex.quote(json.dumps(case, separators=(",", ":")))
+    device = "" if Program.device == "cpu" else f" --device {Program.device}"
+    return "./run search --replay " + shlex.quote(json.dumps(case, separators=(",", ":"))) + device
 
 
 class Search:

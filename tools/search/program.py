@@ -55,8 +55,22 @@ def limit_memory(max_bytes):
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
+# What runs with --device, as commands or under `cleave launch`; and how a run says that it is the reference, which stays on the CPU.
+DEVICE_COMMANDS = ("train", "generate", "eval", "predict")
+REFERENCE = ["--plain-kernels", "all", "--gemm", "mkl", "--threads-per-rank", "1"]
+
+
+def device_words(words, device):
+    """What a command line gets so that it runs on a device."""
+    command = words[words.index("--") + 2] if words[0] == "launch" else words[0]
+    first = words.index(REFERENCE[1]) - 1 if REFERENCE[1] in words else 0
+    is_reference = words[first:first + len(REFERENCE)] == REFERENCE
+    return ["--device", device] if device != "cpu" and command in DEVICE_COMMANDS and not is_reference else []
+
+
 class Program:
-    """The program under test; its output goes to `folder`."""
+    """The program under test; its output goes to `folder`. All but references run on `device`, whose ranks share a GPU."""
+    device = "cpu"
 
     def __init__(self, path, folder, limit_s=LIMIT_S):
         self.path, self.folder, self.limit_s, self.count = path, folder, limit_s, 0
@@ -64,12 +78,16 @@ class Program:
     def run(self, *words, limit_s=None, watch=None, max_bytes=MAX_ADDRESS_SPACE):
         """Calls `watch(process)` again and again while the program runs."""
         self.count += 1
-        command = [self.path, *map(str, words)]
+        words = [str(word) for word in words]
+        command = [self.path, *words, *device_words(words, self.device)]
+        # Drivers reserve address space for all memory.
+        limit = None if self.device != "cpu" else lambda: limit_memory(max_bytes)
         names = [os.path.join(self.folder, f"{self.count}.{end}") for end in ("out", "err")]
         start = time.monotonic()
         with open(names[0], "wb") as out, open(names[1], "wb") as err:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=self.folder,
-                                       start_new_session=True, preexec_fn=lambda: limit_memory(max_bytes))
+                                       start_new_session=True, preexec_fn=limit,
+                                       env={**os.environ, "CLEAVE_SHARE_GPU": "1"})
             status, usage, timed_out = wait(process, start + (limit_s or self.limit_s), watch)
         texts = []
         for name in names:

@@ -8,9 +8,7 @@ import data
 import models
 import tensor_file
 import tolerance
-from program import Failure
-
-REFERENCE = ["--plain-kernels", "all", "--gemm", "mkl", "--threads-per-rank", "1"]
+from program import REFERENCE, Failure
 
 
 def words_of(flags):
