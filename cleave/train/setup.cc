@@ -194,9 +194,9 @@ int64_t longest_sequence(const Dataset& data) {
   return static_cast<int64_t>(longest);
 }
 
-/// Forecasts a step, and refuses a run on the CPU that does not fit into this host's memory; Trainer
-/// checks that of a GPU, which has not been taken yet. A user's model may have operations that
-/// libtorch cannot run on the meta device. It is trained without a forecast.
+/// Forecasts a step, and refuses a run on the CPU that does not fit into this host's memory.
+/// Trainer checks the memory of a GPU. A user's model may have operations that libtorch cannot run
+/// on the meta device. It is trained without a forecast.
 void plan_step(TrainSetup& setup, int64_t seq_len) {
   setup.step = {.batch_size = setup.options.batch_size,
                 .micro_batch_size = setup.micro_batch_size,
