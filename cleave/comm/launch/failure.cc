@@ -25,16 +25,10 @@ std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }
 
-[[noreturn]] void on_terminate() {
-  if (!std::current_exception()) std::abort();
-  const int code = report_failure();
-  (void)std::fflush(stdout);  // what the program has printed so far
-  _exit(code);
-}
+constexpr std::string_view kSmallerWork =
+    "; choose a smaller batch or sequence, or shard over more ranks";
 
-}  // namespace
-
-int report_failure(std::string_view advice) {
+int report(std::string_view advice) {
   try {
     throw;
   } catch (const ReportedError& error) {
@@ -45,12 +39,12 @@ int report_failure(std::string_view advice) {
   } catch (const Stopped& stopped) {
     return 128 + stopped.signal;
   } catch (const std::bad_alloc&) {
-    log_error("out of memory; choose a smaller batch or sequence, or shard over more ranks");
+    log_error("out of memory", kSmallerWork);
     return number(Code::kMemory);
   } catch (const std::exception& error) {
     const Error known = as_error(std::current_exception());
     if (known.code() == Code::kMemory) {
-      log_error(known.what(), "; choose a smaller batch or sequence, or shard over more ranks");
+      log_error(known.what(), kSmallerWork);
       return number(Code::kMemory);
     }
     if (known.code() != Code::kBug) {
@@ -63,6 +57,28 @@ int report_failure(std::string_view advice) {
   } catch (...) {
     log_error("unexpected error of unknown type", advice);
     return number(Code::kBug);
+  }
+}
+
+[[noreturn]] void on_terminate() {
+  if (!std::current_exception()) std::abort();
+  const int code = report_failure();
+  (void)std::fflush(stdout);  // what the program has printed so far
+  _exit(code);
+}
+
+}  // namespace
+
+int report_failure(std::string_view advice) {
+  try {
+    return report(advice);
+  } catch (...) {
+    // Not even enough memory for the message: this one needs none.
+    for (const std::string_view text :
+         {std::string_view("cleave: out of memory"), kSmallerWork, std::string_view("\n")}) {
+      (void)!write(STDERR_FILENO, text.data(), text.size());
+    }
+    return number(Code::kMemory);
   }
 }
 
