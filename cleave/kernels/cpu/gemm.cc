@@ -8,6 +8,7 @@
 #include <ATen/Parallel.h>
 
 #include "cleave/kernels/cpu/reorder.h"
+#include "cleave/kernels/cpu/tiles.h"
 #include "cleave/kernels/decode.h"
 #include "cleave/runtime/kernel_switches.h"
 #include "cleave/torch_internals/deferred.h"
@@ -47,18 +48,30 @@ Tensor input_gradient(const Tensor& g, const Tensor& w) {
   return sum;
 }
 
-/// t^T, copied if oneDNN would otherwise copy the transposed view itself, which is slower.
-Tensor transposed(const Tensor& t) {
-  if (!is_for_onednn(t, t) || t.stride(1) != 1) return t.t();
+template <class T>
+Tensor transposed_copy(const Tensor& t) {
   Tensor out = at::empty({t.size(1), t.size(0)}, t.options());
-  const TransposeJob job{.columns = t.size(1),
-                         .from = t.const_data_ptr<float>(),
-                         .from_stride = t.stride(0),
-                         .to = out.mutable_data_ptr<float>(),
-                         .to_stride = t.size(0)};
+  const TransposeJob<T> job{.columns = t.size(1),
+                            .from = static_cast<const T*>(t.const_data_ptr()),
+                            .from_stride = t.stride(0),
+                            .to = static_cast<T*>(out.mutable_data_ptr()),
+                            .to_stride = t.size(0)};
   at::parallel_for(0, t.size(0), 64,
                    [&](int64_t begin, int64_t end) { transpose_rows(job, begin, end); });
   return out;
+}
+
+/// Whether oneDNN multiplies t's transpose by AMX. A copy of it takes half of the time of the view.
+bool is_for_tiles(const Tensor& t) {
+  return t.is_cpu() && t.scalar_type() == at::kBFloat16 && t.numel() > 0 &&
+         is_on(Kernel::kPanels) && has_tiles();
+}
+
+/// t^T, copied if oneDNN would otherwise copy the transposed view itself, which is slower.
+Tensor transposed(const Tensor& t) {
+  if (t.stride(1) != 1) return t.t();
+  if (is_for_onednn(t, t)) return transposed_copy<float>(t);
+  return is_for_tiles(t) ? transposed_copy<uint16_t>(t) : t.t();
 }
 
 /// [.., n] as [rows, n]. reshape({-1, n}) would refuse an empty shard, where n is 0.
@@ -142,7 +155,8 @@ Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
   }
   count_products(x, weight);
   const bool defers = weight_grad && deferred != nullptr && DeferredGradients::takes(weight);
-  if (!is_for_onednn(x, weight) && !defers) return at::linear(x, weight, bias);
+  const bool transposes = weight_grad && is_for_tiles(x) && is_for_tiles(weight);
+  if (!is_for_onednn(x, weight) && !transposes && !defers) return at::linear(x, weight, bias);
   Tensor y;
   {
     const at::NoGradGuard no_grad;

@@ -171,6 +171,42 @@ TEST_P(GemmChoice, OtherTypes_KeepTheirPrecision) {
             at::kBFloat16);
 }
 
+/// Checks a bf16 product got = a b^T: the bound of fp32 sums and the rounding of the result, a
+/// 256th at most.
+void expect_narrow_product(const Tensor& got, const Tensor& a, const Tensor& b, const char* what) {
+  const Tensor want = a.matmul(b.t());
+  const Tensor bound =
+      a.abs().matmul(b.abs().t()) * (static_cast<double>(a.size(1)) + 2) * 0x1p-24 +
+      want.abs() * 0x1p-8;
+  EXPECT_EQ(got.scalar_type(), at::kBFloat16);
+  EXPECT_EQ(got.sizes(), want.sizes());
+  EXPECT_TRUE((wide(got) - want).abs().le(bound).all().item<bool>()) << what;
+}
+
+// With AMX, the gradient of a weight is computed from a transposed copy of one factor.
+TEST_P(GemmChoice, ForwardAndBackwardInBf16_AreTheProducts) {
+  for (const auto& [rows, in, out] : std::vector<std::array<int64_t, 3>>{
+           {6, 7, 5}, {1, 1, 1}, {0, 7, 5}, {130, 48, 70}, {300, 96, 40}}) {
+    for (const bool is_stored_transposed : {false, true}) {
+      const auto narrow = [](at::IntArrayRef shape, uint64_t seed) {
+        return numbers(shape, seed).to(at::kBFloat16);
+      };
+      const Tensor x = leaf_of(narrow({rows, in}, 1));
+      const Tensor leaf =
+          leaf_of(narrow({is_stored_transposed ? in : out, is_stored_transposed ? out : in}, 2));
+      const Tensor w = is_stored_transposed ? leaf.t() : leaf;
+      const Tensor g = narrow({rows, out}, 4);
+      const Tensor y = affine(x, w, std::nullopt);
+      expect_narrow_product(y, wide(x), wide(w), "y");
+      y.backward(g);
+      expect_narrow_product(x.grad(), wide(g), wide(w).t(), "dx");
+      const Tensor dw = is_stored_transposed ? leaf.grad().t() : leaf.grad();
+      expect_narrow_product(dw, wide(g).t(), wide(x).t(), "dw");
+      EXPECT_EQ(leaf.grad().strides(), leaf.strides()) << "a gradient in another order is copied";
+    }
+  }
+}
+
 /// A frozen weight with a bias and a branch of low rank, and the gradients of x, a and b.
 struct Branched {
   Tensor y, dx, da, db;

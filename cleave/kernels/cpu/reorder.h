@@ -5,16 +5,19 @@
 
 namespace cleave::inline kernels {
 
-/// to[c][r] = from[r][c] for rows r in [begin, end) and all `columns`. Row strides are in floats.
+/// to[c][r] = from[r][c] for rows r in [begin, end) and all `columns`. Row strides are in elements.
+template <class T>
 struct TransposeJob {
   int64_t columns = 0;
-  const float* from = nullptr;
+  const T* from = nullptr;
   int64_t from_stride = 0;
-  float* to = nullptr;
+  T* to = nullptr;
   int64_t to_stride = 0;
   [[no_unique_address]] NotStored not_stored{};
 };
-void transpose_rows(const TransposeJob& job, int64_t begin, int64_t end);
+void transpose_rows(const TransposeJob<float>& job, int64_t begin, int64_t end);
+/// For bf16 and fp16.
+void transpose_rows(const TransposeJob<uint16_t>& job, int64_t begin, int64_t end);
 
 /// Outputs per panel; the last panel of a matrix may have fewer.
 inline constexpr int64_t kPanel = 64;

@@ -1,3 +1,5 @@
+#include <type_traits>
+
 #include "cleave/kernels/cpu/reorder.h"
 #include "hwy/cache_control.h"
 
@@ -12,15 +14,29 @@ namespace cleave::HWY_NAMESPACE {
 namespace {
 
 // A tile of kTileRows x kTileColumns is transposed in a buffer and then written row by row, because
-// rows at power-of-two strides would evict each other from the cache.
-constexpr int64_t kTileRows = 64, kTileColumns = 16;
+// rows at power-of-two strides would evict each other from the cache. A row of it is a cache line,
+// a column four.
+template <class T>
+constexpr int64_t kTileRows = 256 / static_cast<int64_t>(sizeof(T));
+template <class T>
+constexpr int64_t kTileColumns = 64 / static_cast<int64_t>(sizeof(T));
 
-/// Transposes 4 x 4 elements into `to`, whose rows are kTileRows long.
-HWY_INLINE void transpose_4x4(const float* from, int64_t from_stride, float* to) {
+template <class T>
+constexpr int64_t kSquare = 16 / static_cast<int64_t>(sizeof(T));  // elements of 128 bits
+
+// transpose_square() transposes kSquare x kSquare elements into `to`, whose rows are kTileRows
+// long.
+
 #if HWY_TARGET == HWY_SCALAR
-  for (int64_t i = 0; i < 16; ++i)
-    to[i % 4 * kTileRows + i / 4] = from[i / 4 * from_stride + i % 4];
+template <class T>
+HWY_INLINE void transpose_square(const T* from, int64_t from_stride, T* to) {
+  for (int64_t i = 0; i < kSquare<T> * kSquare<T>; ++i) {
+    to[i % kSquare<T> * kTileRows<T> + i / kSquare<T>] =
+        from[i / kSquare<T> * from_stride + i % kSquare<T>];
+  }
+}
 #else
+HWY_INLINE void transpose_square(const float* from, int64_t from_stride, float* to) {
   const hn::FixedTag<float, 4> four;
   const hn::Repartition<double, decltype(four)> pairs;
   const auto a = hn::LoadU(four, from);
@@ -32,45 +48,79 @@ HWY_INLINE void transpose_4x4(const float* from, int64_t from_stride, float* to)
   const auto cd_low = hn::BitCast(pairs, hn::InterleaveLower(four, c, d));
   const auto cd_high = hn::BitCast(pairs, hn::InterleaveUpper(four, c, d));
   hn::StoreU(hn::BitCast(four, hn::InterleaveLower(pairs, ab_low, cd_low)), four, to);
-  hn::StoreU(hn::BitCast(four, hn::InterleaveUpper(pairs, ab_low, cd_low)), four, to + kTileRows);
+  hn::StoreU(hn::BitCast(four, hn::InterleaveUpper(pairs, ab_low, cd_low)), four,
+             to + kTileRows<float>);
   hn::StoreU(hn::BitCast(four, hn::InterleaveLower(pairs, ab_high, cd_high)), four,
-             to + 2 * kTileRows);
+             to + 2 * kTileRows<float>);
   hn::StoreU(hn::BitCast(four, hn::InterleaveUpper(pairs, ab_high, cd_high)), four,
-             to + 3 * kTileRows);
-#endif
+             to + 3 * kTileRows<float>);
 }
 
-/// Transposes a whole tile. With kStreams, writes bypass the caches; `to` must then be aligned to
-/// vectors.
-template <bool kStreams>
-HWY_INLINE void transpose_tile(const TransposeJob& job, const float* from, float* to) {
-  HWY_ALIGN float transposed[kTileColumns * kTileRows];
-  for (int64_t r = 0; r < kTileRows; r += 4) {
-    // Rows are far apart, so the CPU does not prefetch a row's next cache line itself.
-    for (int64_t k = r; k < r + 4; ++k) {
-      __builtin_prefetch(from + k * job.from_stride + 2 * kTileColumns);
+HWY_INLINE void transpose_square(const uint16_t* from, int64_t from_stride, uint16_t* to) {
+  const hn::FixedTag<uint16_t, 8> eight;
+  const hn::Repartition<uint32_t, decltype(eight)> words;
+  const hn::Repartition<uint64_t, decltype(eight)> halves;
+  // Columns 0 to 3, then 4 to 7, of two rows, then of four.
+  const auto two = [&](int64_t row, auto interleave) {
+    const auto upper = hn::LoadU(eight, from + row * from_stride);
+    const auto lower = hn::LoadU(eight, from + (row + 1) * from_stride);
+    return hn::BitCast(words, interleave(eight, upper, lower));
+  };
+  const auto low = [](auto d, auto a, auto b) { return hn::InterleaveLower(d, a, b); };
+  const auto high = [](auto d, auto a, auto b) { return hn::InterleaveUpper(d, a, b); };
+  const auto write = [&](int64_t column, auto of_column) {
+    const auto first = two(0, of_column), second = two(2, of_column);
+    const auto third = two(4, of_column), fourth = two(6, of_column);
+    for (const bool is_high : {false, true}) {
+      const auto upper =
+          hn::BitCast(halves, is_high ? high(words, first, second) : low(words, first, second));
+      const auto lower =
+          hn::BitCast(halves, is_high ? high(words, third, fourth) : low(words, third, fourth));
+      uint16_t* const at = to + (column + (is_high ? 2 : 0)) * kTileRows<uint16_t>;
+      hn::StoreU(hn::BitCast(eight, low(halves, upper, lower)), eight, at);
+      hn::StoreU(hn::BitCast(eight, high(halves, upper, lower)), eight, at + kTileRows<uint16_t>);
     }
-    for (int64_t c = 0; c < kTileColumns; c += 4) {
-      transpose_4x4(from + r * job.from_stride + c, job.from_stride,
-                    transposed + c * kTileRows + r);
+  };
+  write(0, low);
+  write(4, high);
+}
+#endif
+
+/// Transposes kTileColumns columns of `rows` rows, a multiple of kSquare. With kStreams, writes
+/// bypass the caches; the tile must then be whole and `to` aligned to vectors.
+template <bool kStreams, class T>
+HWY_INLINE void transpose_tile(const TransposeJob<T>& job, const T* from, T* to, int64_t rows) {
+  HWY_ALIGN T transposed[kTileColumns<T> * kTileRows<T>];
+  for (int64_t r = 0; r < rows; r += kSquare<T>) {
+    // Rows are far apart, so the CPU does not prefetch a row's next cache line itself.
+    for (int64_t k = r; k < r + kSquare<T>; ++k) {
+      __builtin_prefetch(from + k * job.from_stride + 2 * kTileColumns<T>);
+    }
+    for (int64_t c = 0; c < kTileColumns<T>; c += kSquare<T>) {
+      transpose_square(from + r * job.from_stride + c, job.from_stride,
+                       transposed + c * kTileRows<T> + r);
     }
   }
-  const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
-  for (int64_t c = 0; c < kTileColumns; ++c) {
-    for (int64_t r = 0; r < kTileRows; r += lanes) {
-      const FloatVec v = hn::Load(kFloats, transposed + c * kTileRows + r);
-      float* const place = to + c * job.to_stride + r;
+  const hn::ScalableTag<T> tag;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(tag));
+  for (int64_t c = 0; c < kTileColumns<T>; ++c) {
+    const T* const column = transposed + c * kTileRows<T>;
+    T* const place = to + c * job.to_stride;
+    int64_t r = 0;
+    for (; r + lanes <= rows; r += lanes) {
+      const auto v = hn::Load(tag, column + r);
       if constexpr (kStreams) {
-        hn::Stream(v, kFloats, place);
+        hn::Stream(v, tag, place + r);
       } else {
-        hn::StoreU(v, kFloats, place);
+        hn::StoreU(v, tag, place + r);
       }
     }
+    for (; r < rows; ++r) place[r] = column[r];
   }
 }
 
-template <bool kStreams>
-void transpose(const TransposeJob& job, int64_t begin, int64_t end) {
+template <bool kStreams, class T>
+void transpose(const TransposeJob<T>& job, int64_t begin, int64_t end) {
   const auto one_by_one = [&](int64_t r_end, int64_t r, int64_t c_begin) {
     for (; r < r_end; ++r) {
       for (int64_t c = c_begin; c < job.columns; ++c) {
@@ -78,30 +128,42 @@ void transpose(const TransposeJob& job, int64_t begin, int64_t end) {
       }
     }
   };
-  int64_t r = begin;
-  const int64_t whole_columns = job.columns / kTileColumns * kTileColumns;
-  for (; r + kTileRows <= end; r += kTileRows) {
-    for (int64_t c = 0; c < whole_columns; c += kTileColumns) {
-      transpose_tile<kStreams>(job, job.from + r * job.from_stride + c,
-                               job.to + c * job.to_stride + r);
+  const int64_t whole_columns = job.columns / kTileColumns<T> * kTileColumns<T>;
+  const auto tiles = [&](int64_t r, int64_t rows, auto streams) {
+    for (int64_t c = 0; c < whole_columns; c += kTileColumns<T>) {
+      transpose_tile<streams()>(job, job.from + r * job.from_stride + c,
+                                job.to + c * job.to_stride + r, rows);
     }
-    one_by_one(r + kTileRows, r, whole_columns);
-  }
-  one_by_one(end, r, 0);
+    one_by_one(r + rows, r, whole_columns);
+    return r + rows;
+  };
+  int64_t r = begin;
+  while (r + kTileRows<T> <= end) r = tiles(r, kTileRows<T>, std::bool_constant<kStreams>());
   if (kStreams) hwy::FlushStream();
+  r = tiles(r, (end - r) / kSquare<T> * kSquare<T>, std::false_type());
+  one_by_one(end, r, 0);
 }
 
 // Larger results would be evicted from the caches before they are read.
 constexpr int64_t kStreamedBytes = int64_t{16} << 20;
 
-void transpose_task(const TransposeJob& job, int64_t begin, int64_t end) {
-  const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
+template <class T>
+void transpose_any(const TransposeJob<T>& job, int64_t begin, int64_t end) {
+  const hn::ScalableTag<T> tag;
   const bool is_aligned =
-      reinterpret_cast<uintptr_t>(job.to + begin) % (4 * hn::Lanes(kFloats)) == 0 &&
-      job.to_stride % lanes == 0;
-  const int64_t bytes = 4 * job.to_stride * job.columns;
+      reinterpret_cast<uintptr_t>(job.to + begin) % (sizeof(T) * hn::Lanes(tag)) == 0 &&
+      job.to_stride % static_cast<int64_t>(hn::Lanes(tag)) == 0;
+  const int64_t bytes = static_cast<int64_t>(sizeof(T)) * job.to_stride * job.columns;
   is_aligned&& bytes > kStreamedBytes ? transpose<true>(job, begin, end)
                                       : transpose<false>(job, begin, end);
+}
+
+void transpose_floats(const TransposeJob<float>& job, int64_t begin, int64_t end) {
+  transpose_any(job, begin, end);
+}
+
+void transpose_halves(const TransposeJob<uint16_t>& job, int64_t begin, int64_t end) {
+  transpose_any(job, begin, end);
 }
 
 }  // namespace
@@ -110,10 +172,15 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace cleave::inline kernels {
-HWY_EXPORT(transpose_task);
+HWY_EXPORT(transpose_floats);
+HWY_EXPORT(transpose_halves);
 
-void transpose_rows(const TransposeJob& job, int64_t begin, int64_t end) {
-  HWY_DYNAMIC_DISPATCH(transpose_task)(job, begin, end);
+void transpose_rows(const TransposeJob<float>& job, int64_t begin, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(transpose_floats)(job, begin, end);
+}
+
+void transpose_rows(const TransposeJob<uint16_t>& job, int64_t begin, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(transpose_halves)(job, begin, end);
 }
 }  // namespace cleave::inline kernels
 #endif
