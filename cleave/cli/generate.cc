@@ -32,7 +32,7 @@ void check(const GenerateOptions& options) {
   CLEAVE_CHECK(options.do_sample || options.num_return_sequences <= options.num_beams, Code::kUsage,
                "--num-return-sequences is ", options.num_return_sequences,
                ", more than --num-beams ", options.num_beams,
-               "; raise --num-beams or give --do-sample");
+               "; raise --num-beams, or give --do-sample with a --temperature above 0");
   check_inference(options);
 }
 

@@ -309,10 +309,14 @@ TEST_F(Usage, FlagsOfGenerateThatDoNotFit_AreRefused) {
                  "--chat runs on one rank; omit --tp 2");
   expect_refused({"train", "--data", "@data.txt", "--out", "@out", "--chat-template", "@none"}, 5,
                  "--chat-template @none: No such file or directory");
+  const char* const too_many =
+      "--num-return-sequences is 2, more than --num-beams 1; raise --num-beams, or give "
+      "--do-sample with a --temperature above 0";
   expect_refused({"generate", "--model", "@model", "--prompt", "a", "--num-return-sequences", "2"},
-                 2,
-                 "--num-return-sequences is 2, more than --num-beams 1; raise --num-beams or give "
-                 "--do-sample");
+                 2, too_many);
+  expect_refused({"generate", "--model", "@model", "--prompt", "a", "--num-return-sequences", "2",
+                  "--do-sample", "--temperature", "0"},
+                 2, too_many);
 }
 
 TEST_F(Usage, SizesThatDoNotFit_AreShapeErrors) {

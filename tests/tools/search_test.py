@@ -85,6 +85,15 @@ class Drawing(Folder):
         drawn = [cases.draw(1, index, "generate") for index in range(500)]
         self.assertGreater(sum(forbids_all_beams(case) for case in drawn), 5)
 
+    def test_some_cases_are_wide(self):
+        drawn = [cases.draw(1, index, "eval") for index in range(400)]
+        is_wide = [case["model"].get("head_dim", 4) >= 32 and case["layout"]["batch-size"] >= 15 for case in drawn]
+        self.assertGreater(sum(is_wide), 10)
+        long = [case for case in drawn if case["data"].get("longest", 0) > 24 and case["math"]["dtype"] in ("bf16", "int8")]
+        self.assertGreater(len(long), 10)
+        prompts = [len(prompt) for index in range(200) for prompt in cases.draw(1, index, "generate")["other"]["prompts"]]
+        self.assertGreater(sum(length > 48 for length in prompts), 10)
+
     def test_same_model_is_the_same_bytes_and_a_nudge_changes_each_weight_by_its_size(self):
         model = {"family": "gpt2", "seed": 5}
         for name, changes in (("a", {}), ("b", {}), ("c", {"nudge": 1, "nudge_size": 2.0**-10})):

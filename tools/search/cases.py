@@ -12,8 +12,10 @@ import random
 import extreme
 import forecasts
 import models
+import wide
 from draws import (MAX_RANKS, draw_adapter, draw_config, draw_data, draw_layout, draw_machine, draw_model, draw_plan,
-                   draw_prompts, draw_saved_adapter, draw_training, draw_watched, maybe, needs_other_tokenizer, pruned, text_for)
+                   draw_prompts, draw_saved_adapter, draw_texts_of_prompts, draw_training, draw_watched, maybe,
+                   needs_other_tokenizer, pruned, text_for)
 
 SAVING = {"save-every", "async-save", "keep-last"}  # flags that a kind which saves and resumes gives itself
 
@@ -364,14 +366,6 @@ def generate(rng):
     return {"model": model, "data": {}, "math": math, "layout": layout, "other": other}
 
 
-def draw_texts_of_prompts(rng, model, other):
-    """Prompts whose ids are bytes of text, which the parallel side gets as text."""
-    model["tokenizer"] = "bytes"
-    other["prompts"] = [[rng.choice((32, rng.randint(33, 126))) for _ in prompt[:-1]] + [rng.randint(33, 126)]
-                        for prompt in other["prompts"]]
-    other["as_text"] = True
-
-
 def pass_short_lengths(rng, model, other):
     """A prompt that begins with the short factors of longrope; a generation often passes their length."""
     model["short_length"] = rng.randint(4, 16)
@@ -596,4 +590,6 @@ def draw(seed, index, kind=None):
     rng = random.Random(f"{seed}:{index}")
     drawn = rng.choices(list(KINDS), [share for _, share in KINDS.values()])[0]
     kind = kind or drawn
-    return {"kind": kind, **KINDS[kind][0](rng)}
+    case = {"kind": kind, **KINDS[kind][0](rng)}
+    wide.widen(rng, case)
+    return case

@@ -181,6 +181,14 @@ def draw_prompts(rng, model):
     return [[rng.randrange(vocab) for _ in range(rng.randint(shortest, longest))] for _ in range(rng.choice((1, 1, 2, 3, 5)))]
 
 
+def draw_texts_of_prompts(rng, model, other):
+    """Prompts whose ids are bytes of text, which the parallel side gets as text."""
+    model["tokenizer"] = "bytes"
+    other["prompts"] = [[rng.choice((32, rng.randint(33, 126))) for _ in prompt[:-1]] + [rng.randint(33, 126)]
+                        for prompt in other["prompts"]]
+    other["as_text"] = True
+
+
 def draw_adapter(rng, family):
     flags = {"lora": rng.choice((1, 2, 3, 4))}
     targets = {"gpt2": ("all-linear", "c_attn,c_proj", "c_fc"), "bert": ("all-linear", "query,value", "output.dense")}

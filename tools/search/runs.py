@@ -21,7 +21,8 @@ def words_of(flags):
 
 
 def num_ranks(layout):
-    return layout.get("tp", 1) * layout.get("pp", 1) * layout.get("dp", 1)
+    """In training, data-parallel ranks share out the experts; `generate` and `eval` have ranks for them."""
+    return layout.get("tp", 1) * layout.get("pp", 1) * layout.get("dp", layout.get("ep", 1))
 
 
 class Inputs:
