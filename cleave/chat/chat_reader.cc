@@ -36,7 +36,7 @@ bool begins_with_bracket(const std::string& path) {
   return first == '{';
 }
 
-/// The key that names the kind of a row; empty if it is no conversation.
+/// The key that names the kind of a row; empty if it is not a conversation.
 std::string kind_of(const Json& row) {
   if (!row.is(Json::Type::kObject)) return {};
   for (const char* list : {"messages", "conversations"}) {
@@ -185,7 +185,7 @@ ChatReader::ChatReader(std::shared_ptr<const Tokenizer> tokenizer, ChatOptions o
 
 TokenizedChat ChatReader::read(const Json& row, const std::string& place) {
   const std::string kind = kind_of(row);
-  CLEAVE_CHECK(!kind.empty(), Code::kFormat, place, ": the row is no conversation",
+  CLEAVE_CHECK(!kind.empty(), Code::kFormat, place, ": the row is not a conversation",
                first_place_.empty() ? "" : str(", unlike ", first_place_),
                "; expected \"messages\", \"conversations\", \"prompt\" with \"completion\", or "
                "\"instruction\" with \"output\"; put other rows into another file");

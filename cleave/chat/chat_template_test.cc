@@ -257,7 +257,7 @@ TEST(ChatRows, BadRows_AreRefusedWithTheirPlace) {
     EXPECT_EQ(error.code(), with_template ? Code::kFormat : Code::kUsage) << row;
     return std::string(error.what());
   };
-  EXPECT_THAT(refused(R"({"text": "a"})"), HasSubstr("no conversation"));
+  EXPECT_THAT(refused(R"({"text": "a"})"), HasSubstr("not a conversation"));
   EXPECT_THAT(refused(R"({"messages": []})"), HasSubstr("at least one message"));
   EXPECT_THAT(refused(R"({"messages": "a"})"), HasSubstr("an array of messages"));
   EXPECT_THAT(refused(R"({"messages": [{"role": "bot", "content": "a"}]})"),

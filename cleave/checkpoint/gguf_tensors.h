@@ -58,7 +58,7 @@ class GgufTensors : public TensorSource {
 ///
 /// "q4_k_m" is llama.cpp's recipe: Q4_K, and Q6_K for the output matrix, for half of the layers'
 /// value and down projections, and for fused query-key-value matrices (where llama.cpp has Q5_K).
-/// Rows that are no multiple of a block of 256 get Q8_0, and of 32 fp16.
+/// Rows that are not a multiple of a block of 256 get Q8_0, and of 32 fp16.
 ///
 /// Throws as convert() does, and Error(kUsage) for a model family or tokenizer that GGUF lacks.
 ConvertReport write_gguf(const ConvertOptions& options, const ModelFolder& from);

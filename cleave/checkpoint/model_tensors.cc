@@ -79,7 +79,7 @@ std::unique_ptr<TensorSource> open_model_files(const ModelFolder& folder) {
   CLEAVE_CHECK(
       !is_averaged || has_safetensors(folder.weights_path(), folder.stem), Code::kFormat,
       folder.weights_path(),
-      " is no checkpoint of `cleave train`, so it has no averaged weights; leave out --ema");
+      " is not a checkpoint of `cleave train`, so it has no averaged weights; leave out --ema");
   if (is_gguf(folder.weights_path())) {
     return std::make_unique<GgufTensors>(Gguf::open(folder.weights_path()), folder.config);
   }

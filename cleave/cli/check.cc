@@ -30,8 +30,7 @@ std::string reason(int number) {
 void refuse_tilde(std::string_view flag, const std::string& path) {
   std::error_code problem;
   CLEAVE_CHECK(!path.starts_with("~/") || fs::exists("~", problem), Code::kUsage, flag, ' ', path,
-               ": no shell has replaced the ~; give the whole path, or in a shell $HOME",
-               path.substr(1));
+               ": the shell did not replace ~; give the whole path, or use $HOME", path.substr(1));
 }
 
 // The newest checkpoint by its name, not one that a resumed run has renamed; empty if there is
@@ -50,8 +49,9 @@ std::string newest_checkpoint_in(const fs::path& run) {
   return newest;
 }
 
-// The newest checkpoint of the folder, one that a resumed run has renamed, or what names one; empty
-// if there is none. A partial checkpoint is what a writer left that died.
+// The newest checkpoint of the folder; without one, the file `latest` or a checkpoint that a
+// resumed run has renamed; empty if there is none. A partial checkpoint does not count: its writer
+// died.
 std::string checkpoint_in(const fs::path& folder) {
   std::string newest = newest_checkpoint_in(folder);
   if (!newest.empty()) return newest;
@@ -98,7 +98,7 @@ void require_file(std::string_view flag, const std::string& path) {
   CLEAVE_CHECK(path != "-" || fs::exists(path, problem), Code::kUsage, flag,
                " - would be stdin, which this flag does not read; write it into a file");
   CLEAVE_CHECK(path.find("://") == std::string::npos, Code::kIo, flag, ' ', path,
-               ": is an address; download it, and give the file");
+               ": is a URL; download it, and give the file");
   refuse_tilde(flag, path);
   const bool is_list = !fs::exists(path, problem) && path.find(',') != std::string::npos &&
                        fs::exists(path.substr(0, path.find(',')), problem);
@@ -200,7 +200,7 @@ void refuse_foreign_folder(const std::string& out) {
                            name == kTokensName || name.starts_with("step_") ||
                            name.starts_with("flight_log.");
     if (is_of_run) return;
-    // What a file system or a scheduler leaves there before the run starts.
+    // Files that a file system or a scheduler creates there before the run starts.
     const std::string extension = entry.path().extension();
     const bool is_ignored = name.starts_with('.') || name == "lost+found" || extension == ".log" ||
                             extension == ".out" || extension == ".err";

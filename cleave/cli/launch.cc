@@ -113,7 +113,7 @@ int launch_with(const LaunchFlags& flags) {
   const std::vector<std::string> hosts = hosts_of(flags.hosts);
   const int num_hosts = std::max(1, static_cast<int>(hosts.size()));
   CLEAVE_CHECK(num_ranks % num_hosts == 0, Code::kUsage, "-n ", num_ranks,
-               " is no multiple of the ", num_hosts,
+               " is not a multiple of the ", num_hosts,
                " --hosts; each gets the same number of ranks");
   const int per_host = num_ranks / num_hosts;
   CLEAVE_CHECK(per_host <= option::kHostRanks.high, Code::kUsage, "-n ", num_ranks, " is ",
@@ -130,10 +130,10 @@ int launch_with(const LaunchFlags& flags) {
                           .max_restarts = flags.ranks.max_restarts});
 }
 
-/// The options of this process: all ranks of a job, or one host's share of them.
+/// Sets which ranks this process starts: all of a job, or one host's share of them.
 void find_place(LaunchOptions& ranks) {
   ranks.share = read_host_share([](const char* name) { return std::getenv(name); });
-  // A share has that of the launcher on the first host.
+  // A share already has the command line of the launcher on the first host.
   if (!ranks.share) ranks.environment.push_back(str(kLaunchVariable, "=", own_line(ranks)));
 }
 

@@ -25,7 +25,7 @@ using Object = nlohmann::ordered_json;
 
 constexpr int64_t kRecordedStep = 3;
 
-/// A subject, and the flags of its two runs.
+/// The subject of a lesson, and the flags of its two runs.
 struct Lesson {
   const char* name;
   const char* title;
@@ -149,7 +149,7 @@ void teach(const Lesson& lesson, const fs::path& folder, bool json) {
   if (!json) log_info("training ", kRecordedStep, " steps: ", lesson.before);
   lesson.set_before(o);
   runs.before = trained(o, folder / "before");
-  if (!json) log_info("training ", kRecordedStep, " steps: the lesson");
+  if (!json) log_info("training ", kRecordedStep, " steps: ", lesson.title);
   lesson.set(o);
   runs.run = trained(o, folder / "run");
   const std::vector<LessonAnswer> answers = lesson_answers(lesson.name, runs);
@@ -158,7 +158,7 @@ void teach(const Lesson& lesson, const fs::path& folder, bool json) {
   print(lesson, answers, page, json);
 }
 
-/// Removes what is in the folder, which was empty or not there before the lesson.
+/// Removes the files of a lesson from a folder that was empty or missing before.
 void empty_folder(const fs::path& folder) {
   std::error_code ignored;
   fs::directory_iterator entry(folder, ignored);

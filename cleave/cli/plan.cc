@@ -14,7 +14,8 @@ void define(Flags& flags, PlanOptions& options) {
   flags.add_all(option::sections(options));
   flags.takes_word("model");
   flags.exclusive({"parameters", "json"});
-  // These flags describe one layout; --ranks lists many, but for a dry run it is their product.
+  // These flags describe one layout, but --ranks lists many. In a dry run both may be given:
+  // --ranks is then the product of the sizes.
   for (const option::Row& row : option::rows(static_cast<LayoutOptions&>(options))) {
     flags.exclusive({"ranks", row.name}, "dry-run");
   }
@@ -26,7 +27,7 @@ void define(Flags& flags, PlanOptions& options) {
   for (const option::Row& row : option::rows(static_cast<LoraFlags&>(options))) {
     flags.exclusive({"cluster", row.name});
   }
-  // A table of runs has all of this in its rows.
+  // The rows of a table of runs contain all of these settings.
   for (const option::Section& section : option::sections(options)) {
     for (const option::Row& row : section.rows) {
       const bool is_of_runs = row.name == "runs" || row.name == "cluster" || row.name == "json";
@@ -58,7 +59,7 @@ void complete_dry_run(PlanOptions& o, const Flags& flags) {
     o.batch_size = (o.batch_size + o.dp - 1) / o.dp * o.dp;
   }
   CLEAVE_CHECK(o.batch_size % o.dp == 0, Code::kShape, "--batch-size ", o.batch_size,
-               " is no multiple of dp ", o.dp, "; a dry run needs equal shares of the batch");
+               " is not a multiple of dp ", o.dp, "; a dry run needs equal shares of the batch");
 }
 
 /// --cluster, --tokens and --runs.

@@ -100,8 +100,9 @@ TEST(Chats, RowOfText_NamesTheRowThatItDiffersFrom) {
                                            R"({"text": "a"})"
                                            "\n");
   ChatCounts counts;
-  EXPECT_THAT(thrown_by([&] { (void)chat_dataset(options_for(file, 8), {}, &counts); }).what(),
-              HasSubstr(file + ":2: the row is no conversation, unlike " + file + ":1; expected"));
+  EXPECT_THAT(
+      thrown_by([&] { (void)chat_dataset(options_for(file, 8), {}, &counts); }).what(),
+      HasSubstr(file + ":2: the row is not a conversation, unlike " + file + ":1; expected"));
 }
 
 TEST(Chats, OtherFiles_AreNoChats) {

@@ -285,7 +285,7 @@ Gguf Gguf::open(const fs::path& path) {
   Reader reader(gguf.file_);
   const uint64_t magic = reader.number(4, "the header");
   CLEAVE_CHECK(magic == 0x46554747, Code::kFormat, source,
-               " does not begin with 'GGUF'; it is no GGUF file");
+               " does not begin with 'GGUF'; it is not a GGUF file");
   const uint64_t version = reader.number(4, "the version");
   CLEAVE_CHECK(version == 2 || version == 3, Code::kFormat, source, " has version ", version,
                version >> 24 != 0 ? ", as if big-endian" : "",

@@ -13,7 +13,7 @@ namespace cleave::inline format {
 class GgufPlan {
  public:
   /// `tensors` have name, shape and type; they are written in this order. Throws Error(kUsage) for
-  /// a row that is no multiple of its type's block, Error(kFormat) for sizes beyond 64 bits.
+  /// a row that is not a multiple of its type's block, Error(kFormat) for sizes beyond 64 bits.
   GgufPlan(const GgufMetadata& metadata, std::vector<GgufTensor> tensors);
 
   /// Everything before the first tensor.

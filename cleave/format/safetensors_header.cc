@@ -93,7 +93,7 @@ uint64_t safetensors_header_size(const std::byte* first8, uint64_t file_size,
   }
   const bool is_header = size > 0 && size <= kMaxSafetensorsHeader;
   CLEAVE_CHECK(is_header || source.ends_with(".safetensors"), Code::kFormat, source,
-               ": is no safetensors, .bin or GGUF file");
+               ": is not a safetensors, .bin or GGUF file");
   CLEAVE_CHECK(file_size >= 8, Code::kFormat, source, " has ", file_size,
                " bytes; a safetensors file has at least 8, it is truncated", kRemedy);
   CLEAVE_CHECK(is_header, Code::kFormat, source, ": header of ", size, " bytes; expected 1 to ",

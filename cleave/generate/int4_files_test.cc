@@ -33,7 +33,7 @@ constexpr std::string_view kLlama =
     R"({"architectures":["LlamaForCausalLM"],"model_type":"llama",
   "vocab_size":50,"hidden_size":256,"intermediate_size":512,"num_hidden_layers":2,
   "num_attention_heads":8,"num_key_value_heads":2,"max_position_embeddings":64})";
-// Weights are stored [in, out]; the width 80 is no multiple of 32.
+// Weights are stored [in, out]; the width 80 is not a multiple of 32.
 constexpr std::string_view kGpt2 =
     R"({"architectures":["GPT2LMHeadModel"],"model_type":"gpt2","vocab_size":50,"n_embd":64,
   "n_layer":2,"n_head":4,"n_inner":80,"n_positions":16})";

@@ -45,7 +45,8 @@ class DryGroup : public Group {
  private:
   [[nodiscard]] int64_t share(int64_t count) const { return count * (size() - 1) / size(); }
   void note(const char* kind, const void* data, int64_t count, DType dtype, const Call& call) {
-    CLEAVE_CHECK(data == nullptr, Code::kBug, "a collective on a dry axis, called by ", call.site);
+    CLEAVE_CHECK(data == nullptr, Code::kBug, "a dry axis moves no data, but ", call.site,
+                 " passes some");
     DryTraffic& traffic = calls_[kind];
     ++traffic.num_calls;
     traffic.bytes += count * item_bytes(dtype);

@@ -93,7 +93,7 @@ std::vector<Linear*> chosen_by(const std::vector<std::string>& targets, Layer& m
       matches = true;
     }
     CLEAVE_CHECK(matches, Code::kUsage, "the LoRA target '", target,
-                 "' is no linear layer of the model; it has ", names_of(all), ", and ",
+                 "' is not a linear layer of the model; it has ", names_of(all), ", and ",
                  LoraOptions::kAllLinear,
                  " stands for all but the head and the routers of experts");
   }

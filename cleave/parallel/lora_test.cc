@@ -174,7 +174,7 @@ TEST(Lora, Targets_AreEndsOfPathsOrAllLinearLayersButTheHead) {
 
 TEST(Lora, WrongTargetsOrRank_AreRefusedByName) {
   EXPECT_EQ(message_of({.rank = 2, .targets = {"q_proj"}}),
-            "2 the LoRA target 'q_proj' is no linear layer of the model; it has up, down, head, "
+            "2 the LoRA target 'q_proj' is not a linear layer of the model; it has up, down, head, "
             "and all-linear stands for all but the head and the routers of experts");
   EXPECT_EQ(message_of({.rank = 2, .targets = {"p"}}).substr(0, 23), "2 the LoRA target 'p' i");
   const std::string tied = message_of({.rank = 2, .targets = {"head"}});

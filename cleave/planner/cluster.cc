@@ -47,7 +47,7 @@ void read_speeds(const Json& json, Cluster& c) {
   for (size_t i = 0; i < json.size(); ++i) {
     const auto* known = std::find(kSpeeds.begin(), kSpeeds.end(), json.key(i));
     if (known == kSpeeds.end()) {
-      json.at(i).fail("no dtype of a matrix speed; choose fp32, bf16, fp8 or fp4");
+      json.at(i).fail("unknown dtype of a matrix speed; choose fp32, bf16, fp8 or fp4");
     }
     c.matrix_flops.at(static_cast<size_t>(known - kSpeeds.begin())) =
         json.at(i).as_number(1, kMaxRate);
@@ -58,7 +58,7 @@ void read_fitted(const Json& json, FittedConstants& out) {
   for (size_t i = 0; i < json.size(); ++i) {
     const auto* known = std::find_if(kFitted.begin(), kFitted.end(),
                                      [&](const FittedField& f) { return json.key(i) == f.name; });
-    if (known == kFitted.end()) json.at(i).fail("no constant of a cluster");
+    if (known == kFitted.end()) json.at(i).fail("unknown constant of a cluster");
     out.*known->member = json.at(i).as_number(known->high == 1 ? 0.001 : 0, known->high);
   }
 }
@@ -99,7 +99,7 @@ void read_field(const std::string& key, const Json& value, Cluster& c) {
   } else if (key == "fitted") {
     read_fitted(value, c.fitted);
   } else {
-    value.fail("no field of a cluster; docs/clusters.md lists them");
+    value.fail("unknown field of a cluster; docs/clusters.md lists the fields");
   }
 }
 

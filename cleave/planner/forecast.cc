@@ -499,8 +499,8 @@ Forecast forecast(const Json& config, const ParallelConfig& layout, const StepSh
 
 RankProgram rank_program(const Json& config, const ParallelConfig& layout, const StepShape& step,
                          int rank) {
-  CLEAVE_CHECK(layout.dp % layout.ep == 0, Code::kShape, "dp ", layout.dp, " is no multiple of ep ",
-               layout.ep, "; choose an ep that divides it");
+  CLEAVE_CHECK(layout.dp % layout.ep == 0, Code::kShape, "dp ", layout.dp,
+               " is not a multiple of ep ", layout.ep, "; choose an ep that divides it");
   provide_meta_kernels();
   RankProgram out;
   out.place = place_of(rank, layout);

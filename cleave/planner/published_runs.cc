@@ -33,7 +33,7 @@ constexpr std::array<Column, 11> kVtrainColumns = {{{"# GPUs", "devices"},
                                                     {"data parallelism", "dp"},
                                                     {"pipeline parallelism", "pp"},
                                                     {"iteration time (ms)", "step_ms"}}};
-/// What its rows have in common. The recompute is that of the runs on several hosts.
+/// Fields that all rows of that table share. The recompute is that of the runs on several hosts.
 constexpr std::array<Column, 20> kVtrainFields = {
     {{"source", "vTrain (MICRO 2024) ground truth, one host"},
      {"kind", "trial"},
@@ -240,7 +240,7 @@ void set_kernels(const Row& row, ClusterRun& r) {
     r.kernels = Kernels::kEager;
   } else if (row.may_have("notes", "torch.compile")) {
     r.kernels = Kernels::kCompiled;
-    r.fused_loss = row.number("year") >= 2025;  // torchtitan compiles the loss too since then
+    r.fused_loss = row.number("year") >= 2025;  // since 2025, torchtitan compiles the loss too
   }
   if (is_mpt(row)) r.fused_loss = true;
 }
@@ -314,7 +314,7 @@ int64_t data_parallel(const Row& row, int64_t others) {
   if (devices == 0) return dp;
   if (row.text("dp").empty()) {
     CLEAVE_CHECK(devices % others == 0, Code::kFormat, row.place(), ": ", devices,
-                 " devices are no multiple of tp x pp x cp, which is ", others);
+                 " devices are not a multiple of tp x pp x cp, which is ", others);
     return devices / others;
   }
   CLEAVE_CHECK(others * dp == devices, Code::kFormat, row.place(), ": tp x pp x dp x cp is ",

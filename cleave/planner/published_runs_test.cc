@@ -188,7 +188,7 @@ TEST(PublishedRuns, DpThatARowDoesNotGive_IsWhatTheOtherDegreesLeave) {
   EXPECT_EQ(read(kHeader + replaced(kRow, "32,1,0,1,1,32,", ",2,0,2,1,,")).at(0).run.dp, 1);
   expect_refused(
       kHeader + replaced(kRow, "32,1,0,1,1,32,", "32,3,0,1,1,,"),
-      "published_runs_test.csv:2: 32 devices are no multiple of tp x pp x cp, which is 3");
+      "published_runs_test.csv:2: 32 devices are not a multiple of tp x pp x cp, which is 3");
   expect_refused(kHeader + replaced(kRow, "32,1,0,1,1,32,", "32,2,0,1,1,32,"),
                  "published_runs_test.csv:2: tp x pp x dp x cp is 64, but devices is 32");
 }

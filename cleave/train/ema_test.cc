@@ -219,7 +219,7 @@ TEST(Ema, WithoutAverages_ResumeAndConvertSaySo) {
   const Error other = test::thrown_by(
       [&] { (void)convert({.from = split, .to = o.out + "-averages", .ema = true}); });
   EXPECT_EQ(other.code(), Code::kFormat);
-  EXPECT_THAT(other.what(), HasSubstr("is no checkpoint of `cleave train`"));
+  EXPECT_THAT(other.what(), HasSubstr("is not a checkpoint of `cleave train`"));
   o.ema = kDecay;
   o.resume = true;
   const Error resumed = test::thrown_by([&] { cleave_train(o); });

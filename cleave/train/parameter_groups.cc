@@ -24,7 +24,7 @@ void read_setting(TypedGroup& group, std::string_view setting) {
   const size_t equals = setting.find('=');
   const std::string_view name = setting.substr(0, equals);
   CLEAVE_CHECK(equals != std::string_view::npos && (name == "lr-factor" || name == "weight-decay"),
-               Code::kUsage, "--param-group ", group.text, ": '", setting, "' is no setting; ",
+               Code::kUsage, "--param-group ", group.text, ": '", setting, "' is not a setting; ",
                kForm);
   const std::string_view text = setting.substr(equals + 1);
   constexpr double kMost = 1000;

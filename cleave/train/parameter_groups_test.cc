@@ -61,10 +61,11 @@ TEST(ParameterGroups, WrongTexts_AreRefusedWithWhatIsRight) {
   const std::string form =
       "expected GLOB:SETTING=VALUE,... with the settings lr-factor and weight-decay";
   EXPECT_EQ(message("norm"), "--param-group norm: " + form);
-  EXPECT_EQ(message("*:lr=0.1"), "--param-group *:lr=0.1: 'lr=0.1' is no setting; " + form);
+  EXPECT_EQ(message("*:lr=0.1"), "--param-group *:lr=0.1: 'lr=0.1' is not a setting; " + form);
   EXPECT_EQ(message("*:lr-factor"),
-            "--param-group *:lr-factor: 'lr-factor' is no setting; " + form);
-  EXPECT_EQ(message("*:lr-factor=0,"), "--param-group *:lr-factor=0,: '' is no setting; " + form);
+            "--param-group *:lr-factor: 'lr-factor' is not a setting; " + form);
+  EXPECT_EQ(message("*:lr-factor=0,"),
+            "--param-group *:lr-factor=0,: '' is not a setting; " + form);
   EXPECT_EQ(message("*:lr-factor=x"),
             "--param-group *:lr-factor=x: lr-factor is 'x'; expected a number from 0 to 1000");
   EXPECT_EQ(message("*:weight-decay=nan"),

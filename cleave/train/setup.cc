@@ -84,7 +84,8 @@ Json config_of_new(const std::string& name, const Tokenizer& tokenizer) {
   } else if (!json.contains("eos_token_id")) {
     json["eos_token_id"] = nullptr;  // without the key, the family's default id would end texts
   }
-  // Not if the end token is also the padding token: embeddings of the padding id get no gradient.
+  // Do not set it if the end token is also the padding token: embeddings of the padding id get no
+  // gradient.
   if (special.pad && special.pad != special.eos) {
     json["pad_token_id"] = *special.pad;
   } else if (!json.contains("pad_token_id")) {
@@ -153,7 +154,7 @@ void choose_types(TrainSetup& setup) {
   CLEAVE_CHECK(
       dtype == DType::kF32 || dtype == DType::kBf16 || dtype == DType::kF16 || dtype == DType::kF64,
       Code::kUsage, "--dtype ", setup.options.dtype,
-      " is no type for training; choose fp32, bf16, fp16 or fp64");
+      " is not a type for training; choose fp32, bf16, fp16 or fp64");
   const at::ScalarType type = scalar_type(*dtype);
   setup.layout.compute_type = type;
   setup.config = with_key(setup.config, dtype_key(setup.config), torch_name(type));

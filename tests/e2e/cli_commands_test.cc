@@ -116,7 +116,7 @@ TEST(Inspect, FileOfAnotherKind_IsNotCalledAHeader) {
     std::ofstream(file) << text;
     const RunResult ran = run_cleave({"inspect", file});
     EXPECT_EQ(ran.exit_code, 4);
-    EXPECT_EQ(ran.err, "cleave: " + file + ": is no safetensors, .bin or GGUF file\n");
+    EXPECT_EQ(ran.err, "cleave: " + file + ": is not a safetensors, .bin or GGUF file\n");
   }
 }
 

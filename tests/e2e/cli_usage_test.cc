@@ -281,7 +281,7 @@ TEST_F(Usage, FlagsOfPlanThatDoNotFit_AreRefused) {
                  "--rank 4 is not among the 4 ranks; choose 0 to 3");
   expect_refused(
       {"plan", "--dry-run", "--dp", "4", "--batch-size", "6"}, 3,
-      "--batch-size 6 is no multiple of dp 4; a dry run needs equal shares of the batch");
+      "--batch-size 6 is not a multiple of dp 4; a dry run needs equal shares of the batch");
   expect_refused({"plan", "--model", "@model", "--dp", "16", "--batch-size", "8"}, 3,
                  "--batch-size is 8, fewer than the 16 data-parallel ranks; give each at least one "
                  "sequence");
@@ -353,15 +353,14 @@ TEST_F(Usage, MissingFiles_AreIoErrors) {
   expect_refused({"train", "--config", "@nope.json"}, 5,
                  "--config @nope.json: No such file or directory");
   expect_refused({"train", "--data", "https://localhost/a.txt", "--out", "@new"}, 5,
-                 "--data https://localhost/a.txt: is an address; download it, and give the file");
+                 "--data https://localhost/a.txt: is a URL; download it, and give the file");
   expect_refused({"train", "--data", "@data.txt,b.txt", "--out", "@new"}, 5,
                  "--data @data.txt,b.txt: no such file; separate files by spaces");
 }
 
 // As in --out=~/run, where the shell leaves the ~ as it is: a folder of that name would be made.
 TEST_F(Usage, HomeFolderThatNoShellReplaced_IsRefused) {
-  const std::string advice =
-      ": no shell has replaced the ~; give the whole path, or in a shell $HOME";
+  const std::string advice = ": the shell did not replace ~; give the whole path, or use $HOME";
   expect_refused({"train", "--data", "@data.txt", "--out=~/run"}, 2,
                  "--out ~/run" + advice + "/run");
   expect_refused({"train", "--data=~/a.txt", "--out", "@new"}, 2,

@@ -169,13 +169,15 @@ TEST(LaunchHosts, WrongHosts_AreRefused) {
     EXPECT_EQ(ran.exit_code, 2);
     return ran.err;
   };
-  EXPECT_EQ(error_of({"launch", "--hosts", "a,b", "-n", "3", "--", "/bin/true"}),
-            "cleave: -n 3 is no multiple of the 2 --hosts; each gets the same number of ranks\n");
+  EXPECT_EQ(
+      error_of({"launch", "--hosts", "a,b", "-n", "3", "--", "/bin/true"}),
+      "cleave: -n 3 is not a multiple of the 2 --hosts; each gets the same number of ranks\n");
   EXPECT_EQ(error_of({"launch", "--hosts", "a,a", "-n", "2", "--", "/bin/true"}),
             "cleave: --hosts: a appears twice; name each host once\n");
-  EXPECT_EQ(error_of({"launch", "--hosts", "a,-oProxyCommand", "-n", "2", "--", "/bin/true"}),
-            "cleave: --hosts: '-oProxyCommand' is no host; give names or addresses between commas, "
-            "as in --hosts node0,node1\n");
+  EXPECT_EQ(
+      error_of({"launch", "--hosts", "a,-oProxyCommand", "-n", "2", "--", "/bin/true"}),
+      "cleave: --hosts: '-oProxyCommand' is not a host; give names or addresses between commas, "
+      "as in --hosts node0,node1\n");
   EXPECT_EQ(
       error_of({"launch", "--hosts", "a,b", "--remote-shell", " ", "-n", "2", "--", "/bin/true"}),
       "cleave: --remote-shell is empty; give a command, as in --remote-shell 'ssh -p "

@@ -263,7 +263,7 @@ Value Interpreter::dict(const Expr& expr) {
   for (size_t i = 0; i < expr.children.size(); i += 2) {
     Value key = evaluate(*expr.children[i]);
     if (!key.is_text() && !key.is_number() && !key.is_none()) {
-      fail(str("a value of type ", key.type_name(), " is no key of a dict"));
+      fail(str("a value of type ", key.type_name(), " cannot be a key of a dict"));
     }
     Value value = evaluate(*expr.children[i + 1]);
     const auto known = std::find_if(members.begin(), members.end(), [&](const auto& member) {

@@ -207,7 +207,7 @@ void Interpreter::assign(const Target& target, const Value& value) {
                       : nullptr;
     if (space == nullptr) {
       fail(str("cannot set '", target.text, '.', target.attribute, "'; '", target.text,
-               "' is no namespace"));
+               "' is not a namespace"));
     }
     budget_.bytes(sizeof(Value));
     space->set(target.attribute, value, budget_);

@@ -277,7 +277,7 @@ class Lexer {
     const std::optional<int64_t> code =
         digits.size() == count ? parse_integer(digits, base) : std::nullopt;
     if (!code || *code < 0 || *code > 0x10FFFF || (*code >= 0xD800 && *code < 0xE000)) {
-      refuse(str("the string has the escape '", digits, "', which is no character"));
+      refuse(str("the string has the escape '", digits, "', which is not a character"));
     }
     append_utf8(out, static_cast<char32_t>(*code));
   }

@@ -141,8 +141,8 @@ TEST(JinjaLexer, BrokenTags_AreRefusedWithTheirLine) {
       {"{{ ) }}", "line 1: unexpected ')'"},
       {"{{ ( }}", "line 1: unexpected '}'"},
       {"\n\n{{ ! }}", "line 3: unexpected character '!'"},
-      {R"({{ '\ud800' }})", "line 1: the string has the escape 'd800', which is no character"},
-      {R"({{ '\x4' }})", "which is no character"}};
+      {R"({{ '\ud800' }})", "line 1: the string has the escape 'd800', which is not a character"},
+      {R"({{ '\x4' }})", "which is not a character"}};
   for (const auto& [text, message] : cases) {
     const Error error = test::thrown_by([&, &text = text] { (void)tokenize(text); });
     EXPECT_EQ(error.code(), Code::kFormat) << text;

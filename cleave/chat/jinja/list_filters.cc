@@ -11,7 +11,7 @@ namespace {
 /// The attribute of a value by a path such as "function.name" or "0"; an integer is an index.
 Value attribute_at(Interpreter& run, Value value, const Value& path) {
   if (path.is_integral()) return run.item(value, path);
-  if (!path.is_text()) fail("an attribute is given by its name");
+  if (!path.is_text()) fail("an attribute must be given by its name");
   for (const std::string_view part : split(path.string(), std::string_view("."), -1, false)) {
     const auto index = parse_integer(part, 10);
     value = run.item(value, index && *index >= 0 ? Value(*index) : run.text(std::string(part)));

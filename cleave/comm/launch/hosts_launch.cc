@@ -247,7 +247,7 @@ void check_hosts(const std::vector<std::string>& hosts) {
     // A name that begins with - would be an option of ssh.
     CLEAVE_CHECK(
         !host.empty() && host.front() != '-' && host.find_first_not_of(kPlain) == std::string::npos,
-        Code::kUsage, "--hosts: '", host, "' is no host; give names or addresses between ",
+        Code::kUsage, "--hosts: '", host, "' is not a host; give names or addresses between ",
         "commas, as in --hosts node0,node1");
     CLEAVE_CHECK(seen.insert(host).second, Code::kUsage, "--hosts: ", host,
                  " appears twice; name each host once");

@@ -27,7 +27,7 @@ struct HostsOptions {
 /// and resumes from its newest checkpoint. A host that answers again is used again. Each restart
 /// prints one line. Failures that would recur are not retried (would_recur()).
 ///
-/// Throws Error(kUsage) for a name that is no host, or appears twice.
+/// Throws Error(kUsage) for a name that is not a host, or appears twice.
 int launch_on_hosts(const HostsOptions& options);
 
 }  // namespace cleave::inline comm

@@ -28,8 +28,8 @@ std::shared_future<void> CallThread::start(std::function<void()> call) {
   std::shared_future<void> done = queued.done.get_future().share();
   {
     const std::lock_guard lock(mutex_);
-    CLEAVE_CHECK(!is_ending_, Code::kBug, "a call was started with ", queue_.size(),
-                 " waiting on a thread that has ended");
+    CLEAVE_CHECK(!is_ending_, Code::kBug, "a call was started after its thread ended; ",
+                 queue_.size(), " calls are queued");
     queue_.push_back(std::move(queued));
   }
   changed_.notify_all();

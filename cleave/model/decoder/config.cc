@@ -58,7 +58,7 @@ const char* experts_key(const Json& json) {
   const Json value = json.at("num_experts");
   if (json.has("num_local_experts") && json.at("num_local_experts").as_int() != value.as_int()) {
     value.fail(str("num_local_experts is ", json.at("num_local_experts").as_int(),
-                   "; expected the same number, or one of the keys"));
+                   "; expected the same number, or only one of the two keys"));
   }
   return "num_experts";
 }
