@@ -38,7 +38,7 @@ void set_live_line(std::string_view text);
 void set_quiet(bool quiet);
 bool is_quiet();
 
-/// log_info for what --quiet leaves out.
+/// Like log_info(), but prints nothing with --quiet.
 template <class... Parts>
 void log_status(const Parts&... parts) {
   if (!is_quiet()) log_info(parts...);

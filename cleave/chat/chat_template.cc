@@ -90,7 +90,7 @@ struct Unmarked {
   ByteSpan span;
 };
 
-/// Nothing if the text does not contain each mark once.
+/// Removes both marks; nullopt unless the text contains each mark exactly once.
 std::optional<Unmarked> between_marks(std::string text) {
   const size_t begin = text.find(kBeginMark);
   if (begin == std::string::npos) return std::nullopt;

@@ -146,7 +146,7 @@ AdapterDelta::AdapterDelta(const fs::path& folder, Model& model, std::set<std::s
     const auto* linear = dynamic_cast<const Linear*>(&layer);
     if (linear != nullptr) missing.merge(add_target(*linear, lora, unexpected));
   });
-  const std::string problem = files_->path() + " is no adapter of this model";
+  const std::string problem = files_->path() + " is not an adapter of this model";
   if (targets_.empty() && missing.empty()) {
     const std::string why = unexpected.empty() ? ": the file has no tensors"
                                                : ", which has no place for " + *unexpected.begin();
@@ -190,8 +190,8 @@ void AdapterDelta::require_shape(const std::string& name,
                                  const std::vector<int64_t>& expected) const {
   const TensorInfo& info = files_->at(name);
   CLEAVE_CHECK(info.shape == expected, Code::kFormat, files_->path(),
-               " is no adapter of this model: ", name, " has shape ", c10::IntArrayRef(info.shape),
-               "; the model needs ", c10::IntArrayRef(expected));
+               " is not an adapter of this model: ", name, " has shape ",
+               c10::IntArrayRef(info.shape), "; the model needs ", c10::IntArrayRef(expected));
   CLEAVE_CHECK(at::isFloatingType(scalar_type(info.dtype)), Code::kFormat, files_->path(), ": ",
                name, " has dtype ", file_name(info.dtype), "; expected F32, F64, BF16 or F16");
 }

@@ -46,7 +46,7 @@ class ModelTensors : public TensorSource {
   [[nodiscard]] std::vector<std::string> file_names() const override {
     return files_->file_names();
   }
-  /// Of a parameter whose files are in 4 bits; nullopt with an adapter, which changes the values.
+  /// The layout of a parameter stored in 4 bits; nullopt with an adapter, which changes its values.
   [[nodiscard]] std::optional<Int4Layout> int4_layout(std::string_view name) const override;
   void read_int4(std::string_view name, const Int4Block& block,
                  const Int4Memory& out) const override;

@@ -101,7 +101,8 @@ CLI::Option* add_option(CLI::App& app, const option::Row& row) {
   return option;
 }
 
-// The default as help shows it; a switch's name and a list's absence say it already.
+// The default as help shows it; empty for a switch, whose name shows it, and for a list without
+// values.
 std::string default_of(const option::Row& row) {
   if (const auto* const* number = std::get_if<double*>(&row.target)) return str(**number);
   const Arity arity = arity_of(row);
@@ -207,7 +208,7 @@ void Flags::refuse_flag(const std::string& name) const {
                                 : str("see cleave ", command_name(*app_), " --help")));
 }
 
-// Refuses what CLI11 did not take, but for one word if a flag takes it.
+// Refuses words that CLI11 did not use, except one word if a flag takes it.
 void Flags::read_word() {
   std::vector<std::string> words;
   for (const std::string& word : app_->remaining()) {

@@ -48,7 +48,8 @@ class Flags {
   void positional(std::string* target, Positional text);
   /// The rest of the positional arguments.
   void positional(std::vector<std::string>* targets, Positional text);
-  /// A word without a flag is the value of this flag: "cleave eval DIR". It was added already.
+  /// Lets a word without a flag be the value of this flag, which was added before: "cleave eval
+  /// DIR".
   void takes_word(std::string_view name);
   /// Adds --config FILE.
   void config();
@@ -56,8 +57,8 @@ class Flags {
   /// line overrides the others in the config file. They do not exclude each other if the switch
   /// `unless` is given.
   void exclusive(std::vector<std::string> names, std::string unless = "");
-  /// What the error about a missing flag says in place of "see cleave COMMAND --help", after the
-  /// values were read; empty: nothing else.
+  /// Sets what the error about a missing flag says instead of "see cleave COMMAND --help". Called
+  /// after the values were read; an empty result adds nothing.
   void when_missing(std::function<std::string()> advice) { advice_ = std::move(advice); }
   /// Words from the first positional argument, or after --, are the command line of another
   /// program.

@@ -20,7 +20,7 @@ struct TpSizes {
   std::vector<int64_t> even_tp;  ///< every rank has the same number of heads
 };
 
-/// A tensor with its type in the file, which only GGUF's quantised types differ from the dtype in.
+/// A tensor and its type in the file, which differs from the dtype only for GGUF's quantised types.
 struct InspectedTensor : TensorInfo {
   std::string type;
   uint64_t bytes = 0;  ///< in the file

@@ -104,8 +104,8 @@ class NxDPPModel {
   /// Forward only: the last layer's outputs by micro-batch on the last rank, nothing elsewhere.
   std::vector<DTensor> run_eval_outputs(const PipelineInputs& inputs);
 
-  /// Of this rank's stages, with the names of the whole model. All throw Error(kUsage) before the
-  /// model is partitioned.
+  /// The parameters of this rank's stages, with the names of the whole model. All of these throw
+  /// Error(kUsage) before the model is partitioned.
   [[nodiscard]] Parameters local_parameters() const;
   [[nodiscard]] std::vector<std::pair<std::string, std::shared_ptr<Parameter>>>
   local_named_parameters() const;

@@ -36,7 +36,7 @@ enum class GgufKind : uint32_t {
 
 /// A metadata value, or an array of values of one kind.
 struct GgufValue {
-  using Ints = std::vector<int64_t>;  ///< of the integer kinds, and 0 or 1 of kBool
+  using Ints = std::vector<int64_t>;  ///< for all integer kinds; kBool gives 0 or 1
   using Numbers = std::vector<double>;
   using Strings = std::vector<std::string>;
 

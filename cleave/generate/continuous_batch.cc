@@ -15,8 +15,8 @@
 namespace cleave::inline generation {
 namespace {
 
-/// Prompts start together when this part of the batch is free: each start reads all weights once
-/// more and copies the cache.
+/// Waiting prompts start together once 1 / kStartShare of the batch is free, because each start
+/// reads all weights once more and copies the cache.
 constexpr int64_t kStartShare = 8;
 
 }  // namespace

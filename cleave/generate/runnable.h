@@ -40,8 +40,8 @@ class Runnable {
   Runnable(const std::string& path, const std::string& dtype, const std::string& device,
            const std::vector<std::string>& tasks = {"lm"})
       : Runnable(ModelFolder::open(path), dtype, device, tasks) {}
-  /// Of the options' model with their adapter merged. Throws Error(kUsage) too for a dtype of the
-  /// KV cache that the device lacks.
+  /// Loads the options' model with their adapter merged. Also throws Error(kUsage) for a dtype of
+  /// the KV cache that the device lacks.
   Runnable(const RunOptions& options, const std::vector<std::string>& tasks);
 
   [[nodiscard]] const ModelFolder& folder() const { return folder_; }

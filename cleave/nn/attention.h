@@ -68,7 +68,7 @@ class HeadAttention {
   /// The attention of a step that is recorded (Context::num_keys).
   Tensor decoded(const Tensor& q, const Tensor& k, const Tensor& v, const std::string& path,
                  const Context& context);
-  /// Of the probabilities for the queries `q`.
+  /// The dropout of the probabilities for the queries `q`.
   [[nodiscard]] AttentionDropout dropout_of(const DTensor& q, const std::string& path,
                                             const Context& context) const;
   AttentionOptions options_;

@@ -24,7 +24,7 @@ class ExpertExchange {
   /// From rows sorted by expert to those of this rank's experts, sorted by expert. Differentiable.
   /// Collective, in backward too.
   [[nodiscard]] Tensor to_experts(const Tensor& rows) const;
-  /// The way back.
+  /// The reverse of to_experts(): results return to their rows' ranks, in the order of the rows.
   [[nodiscard]] Tensor to_tokens(const Tensor& rows) const;
 
  private:

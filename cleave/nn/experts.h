@@ -102,7 +102,7 @@ class Experts : public Layer {
   void share_out(const Axis& ep, const Axis& copies, RankTokens tokens = RankTokens::kOwn);
   /// The ranks that share out the experts and have the same tokens; one rank if there are none.
   [[nodiscard]] Axis same_tokens() const { return tokens_ == RankTokens::kSame ? ep_ : Axis(); }
-  /// Of all ranks.
+  /// The number of experts of all ranks together.
   [[nodiscard]] int64_t num_experts() const { return std::ssize(experts_); }
   /// Gives the logits of the experts.
   [[nodiscard]] const Linear& router() const { return gate_; }

@@ -26,7 +26,7 @@ bool has_record(const Parameter& p);
 /// Records that the gradient of `p` is the mean over all data-parallel ranks: it must not be
 /// divided by their number again.
 void record_mean(const Parameter& p);
-/// Whether that was recorded.
+/// Whether record_mean() was called for the gradient.
 bool is_mean(const Parameter& p);
 /// Throws Error(kUsage) if a gradient of an earlier step is left: the next backward would add to
 /// it.
@@ -39,7 +39,7 @@ void record_scaled(const Parameter& p);
 void record_stages(const Parameter& p, const Axis& stages, bool is_tied);
 /// The recorded pipeline axis; an axis of one rank if none was recorded.
 Axis stages_of(const Parameter& p);
-/// Records that the gradient of `p` is summed over the stages that share it; whether it is.
+/// Records that the stages that share `p` have summed its gradient; whether that was recorded.
 void record_tied_sum(const Parameter& p);
 bool is_tied_sum(const Parameter& p);
 

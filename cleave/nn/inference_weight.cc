@@ -47,7 +47,8 @@ bool divides_groups(const Linear& layer) {
   return false;
 }
 
-/// Of values [rows, parts] of this rank's parts of groups, the largest over all ranks' parts.
+/// The largest values over all ranks' parts of each group. `values` [rows, parts]: those of this
+/// rank's parts.
 Tensor largest_of_groups(const Linear& layer, const Tensor& values) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const int64_t groups = (in_features(layer) + kInt4Group - 1) / kInt4Group;

@@ -111,7 +111,7 @@ class Linear : public Layer {
   /// Norms of the rows of the sum of weight and branch, over all ranks' parts of a row. Collective
   /// if Rowwise.
   [[nodiscard]] Tensor norms_of_sum(const Context& context) const;
-  /// Without the branch.
+  /// x weight^T + bias, without the branch.
   [[nodiscard]] Tensor main_product(const Tensor& x, const std::optional<Tensor>& bias,
                                     const Context& context) const;
   [[nodiscard]] int64_t features(int dim) const {

@@ -80,7 +80,7 @@ class Parameter : public ParameterSharding {
 /// The parameters of a model, each once.
 using Parameters = std::vector<std::shared_ptr<Parameter>>;
 
-/// Those that training updates: all but the frozen ones.
+/// The parameters that training updates: all but the frozen ones.
 Parameters trained_of(const Parameters& parameters);
 
 }  // namespace cleave::inline nn

@@ -99,7 +99,7 @@ class ParameterSharding : public ParameterSpec {
     copies_ = copies;
     is_here_ = is_here;
   }
-  /// Those ranks; empty: all data-parallel ranks.
+  /// The data-parallel ranks that have the parameter; empty: all of them.
   [[nodiscard]] const std::optional<Axis>& copies() const { return copies_; }
   [[nodiscard]] bool is_here() const { return is_here_; }
 

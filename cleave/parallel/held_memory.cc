@@ -13,7 +13,7 @@ int64_t bytes_of(const Tensor& t) {
   return t.defined() ? static_cast<int64_t>(t.nbytes()) : 0;
 }
 
-/// Of a leaf; other tensors have none that stays.
+/// Bytes of the gradient of a leaf. Gradients of other tensors are temporary and count as 0.
 int64_t gradient_bytes(const Tensor& t) {
   return t.defined() && t.is_leaf() ? bytes_of(t.grad()) : 0;
 }

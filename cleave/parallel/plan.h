@@ -35,7 +35,7 @@ struct PrepareModuleOutput {
   std::optional<Placement> output{};
   std::optional<Placement> desired{};
 };
-/// Both.
+/// Both PrepareModuleInput and PrepareModuleOutput.
 struct PrepareModuleInputOutput {
   PrepareModuleInput input{};
   PrepareModuleOutput output{};

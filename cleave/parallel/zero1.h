@@ -36,7 +36,7 @@ class Zero1Optimizer : public Optimizer {
   /// Shards the leaves. If they have memory already, call gather_weights() next.
   Zero1Optimizer(const Parameters& parameters, const Axis& dp, const OptimizerOptions& options,
                  const Zero1Options& zero1 = {});
-  /// Of the parameters of a GradientSync with kZero1, which has sharded their leaves.
+  /// For the parameters of a GradientSync with kZero1, which has sharded their leaves.
   Zero1Optimizer(std::shared_ptr<GradientSync> gradients, const OptimizerOptions& options);
 
   /// Gathers the weights that forward reads from the leaves. Call it after the leaves are filled.

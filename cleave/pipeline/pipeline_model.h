@@ -55,7 +55,7 @@ class PipelineModel {
   [[nodiscard]] const std::vector<Layer*>& local_layers() const { return local_layers_; }
   /// Their parameters, each once.
   [[nodiscard]] const Parameters& parameters() const { return parameters_; }
-  /// Those that another rank's stage uses as well (an embedding tied to the head).
+  /// The parameters that another rank's stage uses as well (an embedding tied to the head).
   [[nodiscard]] const Parameters& tied_parameters() const { return tied_; }
   /// All stages, also those of other ranks.
   [[nodiscard]] const Stages& stages() const { return options_.stages; }

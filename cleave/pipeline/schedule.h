@@ -81,7 +81,7 @@ ActionCost unit_cost(const Schedule& schedule);
 
 /// When each action of a schedule runs if messages take no time.
 struct Timeline {
-  /// Of one action.
+  /// Begin and end of one action.
   struct Span {
     double begin = 0, end = 0;
   };

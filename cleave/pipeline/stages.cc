@@ -66,7 +66,8 @@ std::vector<size_t> blocks_of(const std::vector<Layer*>& sequence) {
   std::vector<size_t> best;
   for (const auto& entry : places) {
     const std::vector<size_t>& found = entry.second;
-    // Of a model with one block, embedding and head occur as often, but have fewer layers in them.
+    // In a model with one block, embedding and head occur as often as blocks, but contain fewer
+    // layers.
     const auto rank_of = [&](const std::vector<size_t>& at) {
       return std::tuple(at.size(), at.empty() ? 0 : num_layers_of(*sequence[at.back()]), at);
     };

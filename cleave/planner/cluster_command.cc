@@ -247,9 +247,10 @@ TransformerSize transformer_size(const Json& config) {
   m.heads = size_of(config, "num_attention_heads", "n_head");
   m.kv_heads = config.int_or("num_key_value_heads", m.heads, 1, m.heads);
   CLEAVE_CHECK(m.heads % m.kv_heads == 0, Code::kFormat, "config.json has ", m.heads,
-               " heads, no multiple of its ", m.kv_heads, " KV heads");
+               " heads, not a multiple of its ", m.kv_heads, " KV heads");
   CLEAVE_CHECK(config.has("head_dim") || m.hidden % m.heads == 0, Code::kFormat,
-               "config.json has a width of ", m.hidden, ", no multiple of its ", m.heads, " heads");
+               "config.json has a width of ", m.hidden, ", not a multiple of its ", m.heads,
+               " heads");
   m.head_dim = config.int_or("head_dim", m.hidden / m.heads, 1, 1 << 16);
   m.vocab = config.at("vocab_size").as_int(1, 1 << 30);
   const std::string type = config.string_or("model_type", "");

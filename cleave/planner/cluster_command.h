@@ -13,8 +13,8 @@ TransformerSize transformer_size(const Json& config);
 /// "300B", "15T", "2e12", "500000000". Throws Error(kUsage).
 double tokens_from_text(const std::string& text);
 
-/// `cleave plan --cluster`: prints the best layouts of o.ranks devices. Throws Error(kShape) if the
-/// batch fits no layout.
+/// `cleave plan --cluster`: prints the best layouts for o.ranks devices. Throws Error(kShape) if no
+/// layout fits the batch.
 void plan_on_cluster(const PlanOptions& o, const Json& config, const Cluster& cluster);
 
 /// `cleave plan --runs`: prints a table of published runs beside predictions. A cluster file in

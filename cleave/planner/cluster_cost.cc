@@ -14,19 +14,20 @@ namespace {
 constexpr double kWorkingLayers = 3;
 constexpr double kWorkingScores = 2;
 
-/// Bytes per logit: logits, their fp32 copy, and the gradients of both.
+/// Bytes that a logit takes: the logit, its fp32 copy, and the gradients of both.
 double logit_bytes(const ClusterRun& r) {
   return r.fused_loss ? 4 : 12;
 }
 
-/// Bytes per logit that the loss and its backward move. Fused: 16 bits read for the maximum, for
-/// the sum and in backward, and the gradient written.
+/// Bytes that the loss and its backward move for each logit. A fused loss reads 16 bits for the
+/// maximum, for the sum and in backward, and writes the gradient.
 double loss_bytes(const ClusterRun& r) {
   return r.fused_loss ? 8 : 20;
 }
 
-// The share of the memory bandwidth that passes reach whose bytes are known kernel by kernel: what
-// is fitted to selene and dgx-h100, whose software fuses what elementwise_bytes() counts together.
+// The share of the memory bandwidth that a pass reaches if its bytes are known kernel by kernel. It
+// is the fitted share of selene and dgx-h100, whose software fuses the passes that
+// elementwise_bytes() counts together.
 constexpr double kKernelShare = 0.905;
 
 bool has_dropout(const TransformerSize& m) {
@@ -110,8 +111,9 @@ double tp_time(const Shape& s) {
                          {.size = s.r.tp, .stride = 1, .world = s.r.devices()});
 }
 
-/// What a layer's products do not hide of its tensor-parallel collectives: with overlap, one of as
-/// many chunks as there are ranks, or what takes longer than the products.
+/// Seconds of a layer's tensor-parallel collectives that its products do not hide. With overlap:
+/// those of one of as many chunks as there are ranks, or the time by which the collectives exceed
+/// the products, whichever is longer.
 double exposed_tp_time(const Shape& s, double gemm) {
   const double whole = 2 * tp_time(s);
   return s.r.overlaps_tp ? std::max(whole / s.tp, whole - gemm) : whole;
@@ -239,7 +241,8 @@ struct StageLayers {
 };
 StageLayers stage_layers(const TransformerSize& m, const ClusterRun& r) {
   const int64_t most = (m.layers + r.pp - 1) / r.pp;
-  // Ends with fewer layers make room for embedding and head, as Megatron's and DeepSpeed's do.
+  // If the stages cannot have equally many layers, the first and the last have fewer, to make room
+  // for embedding and head, as with Megatron and DeepSpeed.
   const bool is_even = m.layers % r.pp == 0;
   return {static_cast<double>(most), static_cast<double>(is_even ? most : most - 1)};
 }
@@ -272,12 +275,13 @@ double device_parameters(const TransformerSize& m, const ClusterRun& r) {
   return largest.layers + largest.ends;
 }
 
-/// Those of its experts, which fewer devices have.
+/// Parameters of the experts on the largest device. Fewer devices have copies of these than of the
+/// others.
 double device_expert_parameters(const TransformerSize& m, const ClusterRun& r) {
   return stage_layers(m, r).most * m.expert_parameters() / r.ep / r.tp;
 }
 
-/// Parameters of the largest device after sharding over those that have the same ones.
+/// Parameters of the largest device after sharding over the devices that have copies of them.
 double sharded_parameters(const TransformerSize& m, const ClusterRun& r) {
   const double all = device_parameters(m, r);
   if (r.sharding == Sharding::kNone) return all;

@@ -16,21 +16,21 @@ struct TransformerSize {
       0;              ///< feed-forward layers of width ffn in each layer; 0: one, without a router
   int64_t top_k = 1;  ///< experts of a token
   [[nodiscard]] double layer_parameters() const;
-  /// Those of all experts of a layer.
+  /// Parameters of all experts of a layer.
   [[nodiscard]] double expert_parameters() const;
   [[nodiscard]] double parameters() const;
-  /// Of a step, without recomputation: 6 per parameter of the layers and the head, and token, of
-  /// the experts only those of a token; and the products of attention, of which causal masks need
-  /// half.
+  /// Flops of a step per token, without recomputation: 6 for each parameter of the layers and the
+  /// head (of experts only those that the token is sent to), and the products of attention, of
+  /// which causal masks need half.
   [[nodiscard]] double train_flops_per_token(int64_t seq_len) const;
 };
 
 /// What backward recomputes: nothing; attention's scores; also about half of the matrix products
 /// (torchtitan's selective per operation); all of a layer.
 enum class Keep : uint8_t { kAll, kSelective, kSelectiveOps, kFull };
-/// Whose kernels do the elementwise passes: the software's own; PyTorch's, one for each operation;
-/// those of a compiler (torch.compile). Backward of compiled layers keeps nothing that it does not
-/// read, such as the output of a layer's last product.
+/// Which kernels run the elementwise passes: the software's own, PyTorch's (one for each
+/// operation), or a compiler's (torch.compile). Backward of compiled layers keeps nothing that it
+/// does not read, such as the output of a layer's last product.
 enum class Kernels : uint8_t { kOwn, kEager, kCompiled };
 /// What data-parallel devices share.
 enum class Sharding : uint8_t { kNone, kZero1, kFsdp };

@@ -45,7 +45,8 @@ double all_to_all_time(const Cluster& c, double bytes, const LinkGroup& group) {
 }
 
 double send_time(const Cluster& c, double bytes, int64_t distance, int64_t world) {
-  // Stages of 4 devices on hosts of 8: every second message leaves its host, and the others wait.
+  // Example: stages of 4 devices on hosts of 8. Every second message leaves its host, and the
+  // others wait for it.
   if (std::max(distance + 1, world) <= c.devices_per_host) {
     return bytes / (c.host_link_rate * c.fitted.host_link_share) + c.host_latency_s;
   }

@@ -27,7 +27,8 @@ struct ClusterPlans {
   std::vector<ClusterPlan> best;  ///< that fit, the fastest first
   int64_t considered = 0;         ///< layouts that are possible, whether they fit or not
   int64_t too_large = 0;
-  std::array<int64_t, 6> too_large_by{};  ///< by the largest kind of memory, as memory_kinds()
+  std::array<int64_t, 6> too_large_by{};  ///< `too_large` by the kind that takes the most memory,
+                                          ///< in the order of memory_kinds()
   std::vector<ClusterPlan> smallest;      ///< of those too large, the one that needs the least
 };
 

@@ -64,7 +64,7 @@ struct RankProgram {
 /// that holds most elements.
 struct Forecast {
   std::vector<RankForecast> ranks;  ///< by place on pp
-  /// The same of the ranks of ep from place `first_with_fewer` on, which have one expert less;
+  /// The same for the ranks of ep from place `first_with_fewer` on, which have one expert less;
   /// empty if there are none.
   std::vector<RankForecast> with_fewer_experts;
   int first_with_fewer = 0;

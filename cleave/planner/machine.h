@@ -13,10 +13,10 @@ struct Machine {
   double flops = 0;        ///< of matrix products per second, all cores
   double bytes_per_s = 0;  ///< sent by a rank in large collectives
   double call_s = 0;       ///< seconds of a tiny collective
-  /// Of all hosts, shared by the ranks; 0: each has a device of its own.
+  /// The CPUs of all hosts, which the ranks share; 0: each rank has a device of its own.
   int num_cpus = 0;
-  /// Of a rank's own work. On other devices than the CPU only products and attention have a time,
-  /// by their flops.
+  /// The speed of a rank's own work. On devices other than the CPU, only products and attention
+  /// have a time, computed from their flops.
   WorkSpeed rank{};
 };
 

@@ -36,7 +36,7 @@ struct Errors {
   }
 };
 
-/// What is summed up of a source.
+/// The sums over the rows of a source.
 struct SourceErrors {
   Errors time, memory;
   int fits_wrong = 0;

@@ -35,7 +35,7 @@ double flops_of(const MatrixWork& work) {
   return work.flops();
 }
 
-/// Of the two products with all scores, hidden or not.
+/// Flops of the two products of attention, hidden scores included.
 double flops_of(const AttentionWork& work) {
   return 4.0 * static_cast<double>(work.batch * work.heads) *
          static_cast<double>(work.queries * work.keys) * static_cast<double>(work.width);
@@ -217,8 +217,8 @@ class OtherMemory {
   Tensor memory_;
 };
 
-/// The median of kRuns runs after a first one, each after other memory was used; `prepare` is not
-/// timed.
+/// The median time of kRuns runs after one that does not count. Before each run, other memory is
+/// used, so that the operands are not in the caches. `prepare` is not timed.
 template <class Prepare, class Run>
 KindSeconds median_run(const OtherMemory& other, const Prepare& prepare, const Run& run) {
   std::vector<KindSeconds> all;
@@ -313,7 +313,8 @@ MemorySpeed memory_speed_of(int64_t working_set) {
   return {.working_set = 2 * once, .bytes_per_s = 3 * once / median(seconds)};
 }
 
-/// Of one element: by the kernel, with all threads, or by fill_uniform() without it.
+/// Seconds to make one random number: by the kernel with all threads, or by fill_uniform() without
+/// it.
 double random_number_s() {
   const bool has_kernel = is_on(Kernel::kRandom);
   constexpr int kOfThread = 1 << 15;  // fits into a core's own cache

@@ -17,7 +17,7 @@ using KindSeconds = std::array<double, kNumTimeKinds>;
 /// Adds `factor` times the seconds of `more`.
 void add_seconds(KindSeconds& sum, const KindSeconds& more, double factor = 1);
 
-/// Of all kinds.
+/// The sum over all kinds.
 double total_of(const KindSeconds& seconds);
 
 /// The host's CPUs, or the quota of this process's control group.

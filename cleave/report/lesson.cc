@@ -25,7 +25,8 @@ double sent(const LessonRank& rank, const std::function<bool(const LessonCall&)>
   return static_cast<double>(sum);
 }
 
-/// Of a block, not of the embedding, the final norm, the loss or the update.
+/// Whether the call belongs to a block: not to the embedding, the final norm, the loss or the
+/// update.
 bool is_in_block(const LessonCall& call) {
   return call.axis == "tp" && call.is_in_layer && call.site.find("layers.") != std::string::npos;
 }

@@ -246,7 +246,7 @@ WordPiece::WordPiece(Vocab vocab, WordPieceOptions options)
   const std::string& prefix = options_.continuing_prefix;
   for (int64_t id = 0; id < vocab_.end_id(); ++id) {
     const std::optional<std::string_view> token = vocab_.token(id);
-    // Of equal tokens, the one that find() returns counts.
+    // Where two ids have the same token, the id that find() returns counts.
     if (!token || vocab_.find(*token) != id) continue;
     first_.add(*token, id);
     if (token->starts_with(prefix)) later_.add(token->substr(prefix.size()), id);

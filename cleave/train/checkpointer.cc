@@ -43,7 +43,7 @@ void Checkpointer::load_weights() {
                      : start_magnitudes(rank_.model(), type);
     }
   }
-  // The weights that no file has: all, or an adapter's.
+  // Initializes the weights that no file has: all of them, or an adapter's.
   materialize_on(device_of(setup_.options.device), rank_.model(),
                  {.seed = setup_.options.seed, .dtype = type});
   // Allocates the moments now, so that a lack of memory shows before training.
@@ -58,7 +58,7 @@ void Checkpointer::load(RunState& state) {
   }
   load_optimizer(rank_.optimizer(), rank_.model(), setup_.folder->path);
   const Json saved = Json::parse_file(setup_.folder->path + "/" + std::string(kStateName));
-  // Keep the library of the checkpoint: another one would change the last bits.
+  // Use the library that the checkpoint was written with: another one would change the last bits.
   const bool is_free = setup_.options.gemm == "auto";
   choose_gemm(is_free ? saved.string_or("gemm", "auto") : setup_.options.gemm, everyone_);
   state.restore(saved, setup_.options.out);
@@ -162,7 +162,7 @@ int64_t Checkpointer::saves_ahead(const RunState& state) const {
   const auto times_ahead = [&](int64_t every) {
     return every == 0 ? 0 : (setup_.num_steps - 1) / every - state.step / every;
   };
-  // Each evaluation may be the best.
+  // Each evaluation may be the best so far, which is then saved.
   return times_ahead(setup_.options.save_every) + last +
          (state.early_stop.is_on() ? times_ahead(setup_.options.eval_every) : 0);
 }

@@ -554,11 +554,11 @@ TEST_F(LoraRuns, AdapterOfAnotherModelOrKind_IsOneLineWithExitCode4) {
   };
   const std::string shapes = refused(adapter_folder("llama-6heads"));
   EXPECT_EQ(shapes.front(), '4') << shapes;
-  EXPECT_NE(shapes.find("is no adapter of this model"), std::string::npos) << shapes;
+  EXPECT_NE(shapes.find("is not an adapter of this model"), std::string::npos) << shapes;
   EXPECT_EQ(shapes.find('\n'), std::string::npos);
   const std::string names = refused(adapter_folder("gpt2"));
   EXPECT_EQ(names.front(), '4') << names;
-  EXPECT_NE(names.find("is no adapter of this model, which has no place for base_model.model."),
+  EXPECT_NE(names.find("is not an adapter of this model, which has no place for base_model.model."),
             std::string::npos)
       << names;
   EXPECT_LT(names.size(), 250U) << names;  // one tensor is named, not all

@@ -85,7 +85,7 @@ inline Row dpo_beta(double* target) {
           kMustMatch};
 }
 
-/// What is trained on which data.
+/// Options for the model and the data.
 inline std::vector<Row> input_rows(TrainOptions& o) {
   return {
       {&o.model, "model", "NAME|DIR|JSON",
@@ -117,7 +117,7 @@ inline std::vector<Row> input_rows(TrainOptions& o) {
        kMustMatch, kReordersData}};
 }
 
-/// How long it is trained.
+/// Options for the length of the run.
 inline std::vector<Row> step_rows(TrainOptions& o) {
   return {
       {&o.steps, "steps", "N", "optimizer steps", "1000", kSteps, kMustMatch},
@@ -130,7 +130,7 @@ inline std::vector<Row> step_rows(TrainOptions& o) {
        "its whole share; with --pp share / (4 x pp)", kSequences, kMustMatch}};
 }
 
-/// How the weights are updated.
+/// Options for how the weights are updated.
 inline std::vector<Row> optimizer_rows(TrainOptions& o) {
   return {optimizer(&o.optimizer),
           {&o.lr, "lr", "RATE", "peak learning rate", "", Limits{0, 1e6}, kMustMatch},
@@ -167,7 +167,7 @@ inline std::vector<Row> optimizer_rows(TrainOptions& o) {
           reduce_dtype(&o.reduce_dtype)};
 }
 
-/// What is written when.
+/// Options for what the run writes.
 inline std::vector<Row> output_rows(TrainOptions& o) {
   return {{&o.out, "out", "DIR", "run folder: checkpoints, metrics, report", "required"},
           {&o.save_every, "save-every", "STEPS", "steps between checkpoints", "at the end only",

@@ -33,7 +33,7 @@ struct PairSums {
   int64_t number = 0;  ///< pairs
 };
 
-/// Of the logits of pairs. Collective if the logits are sharded.
+/// The sums from the logits of pairs. Collective if the logits are sharded.
 PairSums pair_sums(const DTensor& logits, const Tensor& targets, const Tensor& reference,
                    double beta);
 

@@ -27,7 +27,7 @@ struct ReferenceLogProbs {
 
   /// Makes the file. Its tensors are named by the checksums of the data.
   ReferenceLogProbs(const TrainSetup& setup, Tensor of_data, Tensor of_eval_data);
-  /// Those of a checkpoint. Throws Error(kUsage) if the run was started on other data.
+  /// Reads those of a checkpoint. Throws Error(kUsage) if the run was started on other data.
   static ReferenceLogProbs read(const std::filesystem::path& checkpoint, const TrainSetup& setup);
 };
 

@@ -17,7 +17,7 @@ namespace cleave::inline train {
 /// Where a run is: what a checkpoint keeps in addition to the weights and the optimizer, so that a
 /// resumed run computes the same.
 struct RunState {
-  /// Of a run before its first step.
+  /// The state of a run before its first step.
   explicit RunState(const TrainSetup& setup);
 
   std::string model_name;  ///< --model of the first start of the run

@@ -36,9 +36,9 @@ class RunReport {
   void finish(const std::string& outcome, const RunState& state, RankModel& rank,
               const StepProfile& profile, const NamesAndSeconds& other_time);
 
-  /// Of the report's page; rank 0 only.
+  /// The title of the report's page; rank 0 only.
   [[nodiscard]] const std::string& title() const { return record_.title; }
-  /// Since the run began.
+  /// Seconds since the run began.
   [[nodiscard]] double seconds() const;
 
  private:

@@ -117,7 +117,7 @@ int Trainer::run() {
   return signal;
 }
 
-/// What comes before the first step.
+/// Prepares the run before its first step.
 void Trainer::start() {
   world_.note_step(state_.step);
   if (setup_.resumes) checkpoints_.note_resumable();
@@ -133,7 +133,7 @@ void Trainer::start() {
   report_.start_progress(state_);
 }
 
-/// Evaluates the weights that the run resumes from: a signal interrupted that.
+/// Runs the evaluation of the weights that the run resumes from, which a signal interrupted.
 void Trainer::make_up_evaluation() {
   StepMetrics m = report_.metrics_of(state_.step);
   evaluate(m);
@@ -224,7 +224,8 @@ void Trainer::evaluate(StepMetrics& m) {
   checkpoints_.keep_best(state_);
 }
 
-/// One all-reduce for loss, time in collectives and tokens. `batch`: one of the step.
+/// One all-reduce for the loss, the time in collectives and the tokens. `batch`: any batch of the
+/// step.
 Trainer::StepSums Trainer::sum_over_ranks(const PassResult& pass, const Batch& batch,
                                           double comm_s) const {
   const bool counts = rank_.same_batch().rank() == 0;

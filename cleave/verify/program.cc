@@ -100,7 +100,7 @@ Work work_of(const VerifyOptions& options) {
   return {.config = folder.config, .settings = settings};
 }
 
-/// What the ranks of a launcher must have in common. Paths may differ.
+/// The settings that all ranks of a launcher must share. Paths may differ.
 ConfigFingerprint fingerprint_of(const VerifyOptions& options, const Work& work) {
   VerifyOptions used = options;
   used.tp = work.settings.tp;

@@ -11,8 +11,8 @@ namespace {
 using Type = Token::Type;
 using Kind = Expr::Kind;
 
-/// Brackets inside of brackets, and levels of the tree of an expression. More are refused, so that
-/// parsing, running and deleting an expression may call themselves.
+/// Limit of nested brackets, and of the height of an expression's tree. It bounds the recursion of
+/// parsing, running and deleting an expression.
 constexpr int kMaxDepth = 100;
 constexpr int kMaxHeight = 250;
 
@@ -180,7 +180,8 @@ ExprPtr ExpressionParser::comparison() {
     out->operators.push_back(op);
     add(*out, sum());
   }
-  if (out->kind == Kind::kCompare) out->text = "done";  // "(a < b) < c" is no chain
+  // A comparison in parentheses does not continue a chain: "(a < b) < c".
+  if (out->kind == Kind::kCompare) out->text = "done";
   return out;
 }
 

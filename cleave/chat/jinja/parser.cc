@@ -11,7 +11,7 @@ namespace {
 using Type = Token::Type;
 using Kind = Stmt::Kind;
 
-/// Deeper blocks are refused, so that parsing and running may call themselves.
+/// Limit of nested blocks. It bounds the recursion of parsing and running.
 constexpr int kMaxBlocks = 64;
 
 class Parser {

@@ -8,7 +8,7 @@
 namespace cleave::inline chat::jinja {
 namespace {
 
-/// Deeper values are refused, so that functions which visit a value may call themselves.
+/// Limit of nested values. It bounds the recursion of functions that visit a value.
 constexpr int kMaxDepth = 100;
 
 constexpr uint64_t kBytesOfAStep = 64;  // compared or searched

@@ -85,9 +85,9 @@ class Value {
   [[nodiscard]] const std::string& string() const { return *as<Text>(); }
   [[nodiscard]] const std::vector<Value>& items() const;
   [[nodiscard]] const std::vector<std::pair<Value, Value>>& members() const;
-  /// Of a number.
+  /// The value as a double; call it only if is_number().
   [[nodiscard]] double number() const;
-  /// Of a bool or an integer.
+  /// The value of a bool or an integer.
   [[nodiscard]] int64_t integer() const;
 
   /// Python's bool().

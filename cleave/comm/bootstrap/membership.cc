@@ -9,7 +9,7 @@
 namespace cleave::inline comm {
 
 std::string ranks_text(const std::vector<int>& ranks) {
-  constexpr size_t kMaxListed = 16;  // of more, half as many are named
+  constexpr size_t kMaxListed = 16;  // of a longer list, the first half as many are named
   if (ranks.size() <= kMaxListed) return list_text(ranks);
   return str(list_text(std::span(ranks).first(kMaxListed / 2)), ", ... (", ranks.size(),
              " in total)");

@@ -5,8 +5,8 @@
 
 namespace cleave::inline comm {
 
-/// What a rank sends to rank 0 about itself when it joins. Where the ranks of one host of several
-/// rendezvous, `rank` and `world_size` count the ranks of the host.
+/// What a rank sends to rank 0 when it joins. If the ranks of one host of several rendezvous,
+/// `rank` and `world_size` count only the ranks of that host.
 struct RankInfo {
   uint64_t magic = 0;  ///< kJobMagic of the rank's build
   int32_t rank = 0, world_size = 0;

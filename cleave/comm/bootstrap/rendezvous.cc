@@ -227,7 +227,7 @@ class Server {
   std::vector<Descriptor> rejected_;
 };
 
-/// The other ranks' side; also that of a second rank 0.
+/// The side of the other ranks, and of a second process that calls itself rank 0.
 std::shared_ptr<SharedSegment> join(const HostRanks& ranks, RendezvousDir& dir, double timeout_s) {
   const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                            std::chrono::duration<double>(timeout_s));

@@ -24,7 +24,7 @@ struct Introduction {
   int64_t channel;  // of the network; that of the first member counts
 };
 
-/// Those of all members.
+/// Sends this member's introduction to all members and returns those of all.
 std::vector<Introduction> exchange(CollectiveSync& sync, const Introduction& own) {
   std::memcpy(sync.payload(), &own, sizeof(own));
   sync.declare_send_all(sizeof(own));

@@ -40,8 +40,8 @@ class RankEndpoint {
   void set_beside(std::shared_ptr<const SharedSegment> segment) { beside_ = std::move(segment); }
   /// nullptr when all ranks share the segment.
   [[nodiscard]] TcpReplicator* replicator() const { return replicator_.get(); }
-  /// What every longer wait of this rank calls again and again, in any of its threads. Set before
-  /// the first wait; none by default.
+  /// Sets a function that every longer wait of this rank calls repeatedly, in any of its threads.
+  /// Call it before the first wait; by default there is none.
   void set_progress(std::function<void()> progress) { progress_ = std::move(progress); }
   void make_progress() const {
     if (progress_) progress_();

@@ -32,7 +32,7 @@ struct ShardPlace {
 struct DropoutJob {
   bool is_bf16 = false;
   int64_t count = 0;
-  const void* x = nullptr;  ///< null: the mask itself
+  const void* x = nullptr;  ///< null: `out` becomes the mask itself
   void* out = nullptr;
   ShardPlace place{};
   uint64_t key = 0, step = 0;
@@ -96,7 +96,7 @@ struct RotaryJob {
 /// The new token of each of `batch` sequences: rotates the first 2 half dims of its queries and
 /// keys, and appends its keys and values to the cache.
 struct AppendTokenJob {
-  /// Of [batch, heads, width], in elements; the last dim has stride 1.
+  /// Strides of a tensor [batch, heads, width], in elements; the last dim has stride 1.
   struct Strides {
     int64_t batch = 0, head = 0;
   };

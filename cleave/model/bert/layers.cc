@@ -19,7 +19,7 @@ LinearOptions linear_of(int64_t in, int64_t out, const BertConfig& c) {
   return {.in_features = in, .out_features = out, .init = Init::normal(c.init_range)};
 }
 
-/// Of the scores of all words.
+/// The options of the matrix that computes the scores of all words.
 LinearOptions decoder_of(const BertConfig& c) {
   LinearOptions options = linear_of(c.facts.hidden, c.facts.vocab_size, c);
   options.least_bits = 8;

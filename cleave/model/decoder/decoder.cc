@@ -209,7 +209,8 @@ class DecoderModel : public Model {
       json.at("router_jitter_noise").fail("it is not supported in training; expected 0");
     }
   }
-  /// Experts wait for the number of their rows.
+  /// A recording cannot contain a wait: with experts, the host waits for the number of rows of each
+  /// expert.
   [[nodiscard]] bool can_record_decoding() const override { return !has_experts_; }
   [[nodiscard]] std::optional<BalanceOptions> balance() const override {
     // transformers adds the loss only if output_router_logits is true; its default is false.
