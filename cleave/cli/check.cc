@@ -247,9 +247,4 @@ void check_launcher(int local_rank) {
   check_local_rank(*environment, local_rank);
 }
 
-bool is_first_rank() {
-  const std::optional<Environment> environment = read_environment();
-  return !environment || environment->rank == 0;
-}
-
 }  // namespace cleave::cli

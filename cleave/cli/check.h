@@ -53,7 +53,4 @@ void check_world(int tp, const std::vector<Factor>& factors);
 /// given) matches them. Throws Error(kUsage), Error(kShape).
 void check_launcher(int local_rank);
 
-/// Whether this process is rank 0, or has no launcher.
-bool is_first_rank();
-
 }  // namespace cleave::cli

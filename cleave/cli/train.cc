@@ -11,6 +11,7 @@
 #include "cleave/cli/library.h"
 #include "cleave/cli/shared_flags.h"
 #include "cleave/comm/bootstrap/environment.h"
+#include "cleave/comm/bootstrap/first_rank.h"
 #include "cleave/file/weighted_path.h"
 #include "cleave/report/record.h"
 #include "cleave/train/options.h"

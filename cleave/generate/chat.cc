@@ -2,15 +2,14 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
-#include <system_error>
 #include <unistd.h>
 
 #include "cleave/base/log.h"
+#include "cleave/generate/printer.h"
 
 namespace cleave::inline generation {
 namespace {
@@ -45,18 +44,11 @@ class InterruptGuard {
   struct sigaction before_ = {};
 };
 
-void write(const std::string& text) {
-  const bool done =
-      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-  CLEAVE_CHECK(done, Code::kIo,
-               "stdout: cannot be written: ", std::generic_category().message(errno));
-}
-
 /// The next line of stdin; nullopt at its end. A terminal shows a prompt.
 std::optional<std::string> next_line() {
   const bool is_terminal = isatty(STDIN_FILENO) != 0;
   is_prompting = is_terminal;
-  if (is_terminal) write(kPrompt);
+  if (is_terminal) write_stdout(kPrompt);
   char* buffer = nullptr;
   size_t capacity = 0;
   const ssize_t size = ::getline(&buffer, &capacity, stdin);
@@ -64,7 +56,7 @@ std::optional<std::string> next_line() {
   std::string line = size > 0 ? std::string(buffer, static_cast<size_t>(size)) : "";
   std::free(buffer);  // NOLINT(cppcoreguidelines-no-malloc): getline allocates
   if (size < 0) {
-    if (is_terminal) write("\n");
+    if (is_terminal) write_stdout("\n");
     return std::nullopt;
   }
   while (line.ends_with('\n') || line.ends_with('\r')) line.pop_back();
@@ -159,10 +151,10 @@ class Chat {
     // Called before ends_text.
     const auto on_token = [&](int64_t, int64_t, int64_t id) {
       if (std::find(ends.begin(), ends.end(), id) != ends.end()) return;
-      write(answer.push(decoder.push(id)));
+      write_stdout(answer.push(decoder.push(id)));
     };
     const Generation generation = generate(chat_.model, chat_.tp, {prompt}, settings, on_token);
-    write(answer.push(decoder.finish()) + answer.finish() + "\n");
+    write_stdout(answer.push(decoder.finish()) + answer.finish() + "\n");
     const Ids& ids = generation.prompts.front().front().ids;
     if (static_cast<int64_t>(ids.size()) >= settings.max_new_tokens && !answer.has_ended() &&
         std::find(ends.begin(), ends.end(), ids.back()) == ends.end()) {

@@ -10,7 +10,7 @@
 #include "cleave/base/log.h"
 #include "cleave/base/progress.h"
 #include "cleave/chat/pair_reader.h"
-#include "cleave/comm/bootstrap/environment.h"
+#include "cleave/comm/bootstrap/first_rank.h"
 #include "cleave/data/batch.h"
 #include "cleave/data/dataset_kinds.h"
 #include "cleave/data/packing.h"
@@ -43,11 +43,9 @@ std::shared_ptr<const ChatTemplate> chat_template_of(const EvalInput& input) {
                                   *input.tokenizer, kTrainingTime);
 }
 
-/// Rank 0 shows what did not fit into the sequences.
+/// Shows what did not fit into the sequences.
 void warn_of(const std::string& what_was_cut) {
-  const auto environment = read_environment();
-  if (what_was_cut.empty() || (environment && environment->rank != 0)) return;
-  log_warning(what_was_cut);
+  if (!what_was_cut.empty()) log_warning_once(what_was_cut);
 }
 
 std::shared_ptr<const Dataset> data_of(const EvalInput& input) {

@@ -32,7 +32,7 @@ Printer::Printer(const GenerateOptions& options, int64_t num_sequences,
       stream_(options.stream && !options.json && options.num_beams == 1 && num_sequences == 1),
       is_alone_(num_sequences == 1) {}
 
-void Printer::write(const std::string& text) {
+void write_stdout(const std::string& text) {
   const bool done =
       std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
   CLEAVE_CHECK(done, Code::kIo,
@@ -47,7 +47,7 @@ std::string Printer::text_of(const Ids& ids) const {
 }
 
 void Printer::begin(const Ids& prompt) {
-  write(text_of(prompt));
+  write_stdout(text_of(prompt));
   if (!tokenizer_) return;
   decoder_.emplace(tokenizer_);
   decoder_->skip(prompt);
@@ -55,13 +55,13 @@ void Printer::begin(const Ids& prompt) {
 
 void Printer::next(int64_t id) {
   const std::string text = decoder_ ? decoder_->push(id) : str(" ", id);
-  if (!text.empty()) write(text);
+  if (!text.empty()) write_stdout(text);
 }
 
 void Printer::finish(const Ids& prompt, const Generation& generation, int64_t number) {
   const std::vector<Sequence>& sequences = generation.prompts[static_cast<size_t>(number)];
   if (stream_) {
-    write((decoder_ ? decoder_->finish() : "") + "\n");
+    write_stdout((decoder_ ? decoder_->finish() : "") + "\n");
   } else if (options_.json) {
     print_json(prompt, sequences, generation);
   } else {
@@ -84,7 +84,7 @@ void Printer::print_json(const Ids& prompt, const std::vector<Sequence>& sequenc
   }
   row["tokens_per_s"] = number(generation.tokens_per_s());
   row["first_token_s"] = number(generation.first_token_s);
-  write(row.dump() + "\n");
+  write_stdout(row.dump() + "\n");
 }
 
 void Printer::print_text(const Ids& prompt, const std::vector<Sequence>& sequences,
@@ -95,10 +95,10 @@ void Printer::print_text(const Ids& prompt, const std::vector<Sequence>& sequenc
     std::string text = begin;
     text += tokenizer_ ? continuation(tokenizer_, prompt, ids) : str(" ", text_of(ids));
     if (!is_alone_) {
-      write(str("--- prompt ", number + 1, ", sequence ", s + 1, ", score ", sequences[s].score,
-                "\n"));
+      write_stdout(str("--- prompt ", number + 1, ", sequence ", s + 1, ", score ",
+                       sequences[s].score, "\n"));
     }
-    write(text + "\n");
+    write_stdout(text + "\n");
   }
 }
 

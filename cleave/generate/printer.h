@@ -14,6 +14,9 @@ namespace cleave::inline generation {
 std::string continuation(const std::shared_ptr<const Tokenizer>& tokenizer, const Ids& prompt,
                          const Ids& ids);
 
+/// Writes the text to stdout immediately. Throws Error(kIo).
+void write_stdout(const std::string& text);
+
 /// The output of cleave_generate on stdout: one JSON object per prompt, one per line; or the text
 /// of one sequence, streamed; or all texts at the end. Without a tokenizer, ids instead of text.
 class Printer {
@@ -30,7 +33,6 @@ class Printer {
   void finish(const Ids& prompt, const Generation& generation, int64_t number);
 
  private:
-  void write(const std::string& text);
   [[nodiscard]] std::string text_of(const Ids& ids) const;
   void print_json(const Ids& prompt, const std::vector<Sequence>& sequences,
                   const Generation& generation);

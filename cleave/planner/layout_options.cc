@@ -4,20 +4,12 @@
 #include <ranges>
 #include <utility>
 
-#include "cleave/base/log.h"
-#include "cleave/comm/bootstrap/environment.h"
+#include "cleave/comm/bootstrap/first_rank.h"
 #include "cleave/mesh/dry_axis.h"
 #include "cleave/parallel/parallelize.h"
 
 namespace cleave::inline planner {
 namespace {
-
-/// Warns once per job: under a launcher only on rank 0.
-template <class... Parts>
-void warn_once(const Parts&... parts) {
-  const auto environment = read_environment();
-  if (!environment || environment->rank == 0) log_warning(parts...);
-}
 
 RecomputeKind recompute_from_name(const std::string& name) {
   if (name == "none") return RecomputeKind::kNone;
@@ -36,8 +28,9 @@ DataSharding sharding_of(const LayoutOptions& o) {
     if (o.fsdp) return DataSharding::kFsdp;
     return o.zero == 1 ? DataSharding::kZero1 : DataSharding::kNone;
   }
-  warn_once(o.fsdp ? "--fsdp" : "--zero 1",
-            " shards over data-parallel ranks and dp=1: nothing is sharded; give --dp 2 or more");
+  log_warning_once(
+      o.fsdp ? "--fsdp" : "--zero 1",
+      " shards over data-parallel ranks and dp=1: nothing is sharded; give --dp 2 or more");
   return DataSharding::kNone;
 }
 
@@ -66,16 +59,17 @@ ParallelConfig make_parallel_config(const LayoutOptions& o, const Model& model,
   CLEAVE_CHECK(is_whole_world, Code::kShape, "tp=", l.tp, " x pp=", l.pp, " x dp=", l.dp, " needs ",
                l.num_ranks(), " ranks; the launcher started ", world_size);
   if (!o.schedule_pp.empty() && o.pp == 1) {
-    warn_once("--schedule-pp ", o.schedule_pp,
-              " orders a pipeline's work and pp=1: it has no effect; give --pp 2 or more");
+    log_warning_once("--schedule-pp ", o.schedule_pp,
+                     " orders a pipeline's work and pp=1: it has no effect; give --pp 2 or more");
   }
   if (l.reduce_type && l.dp == 1) {
-    warn_once("--reduce-dtype ", o.reduce_dtype,
-              " is for gradients that pass between data-parallel ranks and dp=1: it has no effect; "
-              "give --dp 2 or more");
+    log_warning_once(
+        "--reduce-dtype ", o.reduce_dtype,
+        " is for gradients that pass between data-parallel ranks and dp=1: it has no effect; "
+        "give --dp 2 or more");
   }
   if (l.tp == 1 && (o.sequence_parallel || !o.plan.empty())) {
-    warn_once(
+    log_warning_once(
         o.plan.empty() ? "--sequence-parallel" : "--plan",
         " shards over tensor-parallel ranks and tp=1: nothing is sharded; give --tp 2 or more");
   }

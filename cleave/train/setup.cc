@@ -9,6 +9,7 @@
 #include "cleave/checkpoint/adapter.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/comm/bootstrap/environment.h"
+#include "cleave/comm/bootstrap/first_rank.h"
 #include "cleave/data/dataset_kinds.h"
 #include "cleave/data/mix.h"
 #include "cleave/data/packing.h"
@@ -296,7 +297,7 @@ void choose_layout(TrainSetup& setup, Model& model, int world_size) {
   try_layout(model, l);
   if (const auto environment = read_environment()) {
     const std::string warning = cross_host_warning(l, environment->local_world_size);
-    if (!warning.empty() && environment->rank == 0) log_warning(warning);
+    if (!warning.empty()) log_warning_once(warning);
   }
   setup.micro_batch_size = setup.options.micro_batch_size > 0
                                ? setup.options.micro_batch_size
@@ -314,11 +315,9 @@ DatasetOptions dataset_options(const TrainSetup& setup, const std::vector<std::s
           .classes = model.facts().labels};
 }
 
-/// Rank 0 shows what did not fit into the sequences.
+/// Shows what did not fit into the sequences.
 void warn_of(const std::string& what_was_cut) {
-  const auto environment = read_environment();
-  if (what_was_cut.empty() || (environment && environment->rank != 0)) return;
-  log_warning(what_was_cut);
+  if (!what_was_cut.empty()) log_warning_once(what_was_cut);
 }
 
 std::shared_ptr<const Dataset> read_data(const TrainSetup& setup,
@@ -460,9 +459,8 @@ std::optional<fs::path> checkpoint_of_run(const std::string& out) {
                " has checkpoints and no file `latest`, and the newest is damaged; write the name "
                "of an intact one into ",
                (fs::path(out) / kLatestName).string());
-  const auto environment = read_environment();
-  if (!checkpoint && (!environment || environment->rank == 0)) {
-    log_warning("--resume: ", out, " has no checkpoint; the run starts from the beginning");
+  if (!checkpoint) {
+    log_warning_once("--resume: ", out, " has no checkpoint; the run starts from the beginning");
   }
   return checkpoint;
 }

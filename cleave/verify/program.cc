@@ -4,7 +4,7 @@
 #include "cleave/base/hash.h"
 #include "cleave/base/log.h"
 #include "cleave/base/progress.h"
-#include "cleave/comm/bootstrap/environment.h"
+#include "cleave/comm/bootstrap/first_rank.h"
 #include "cleave/file/file.h"
 #include "cleave/file/model_path.h"
 #include "cleave/mesh/cuda.h"
@@ -182,12 +182,6 @@ int run_fuzz(const VerifyOptions& options, const Work& work) {
   return 0;
 }
 
-/// Whether this process prints: the only one, or rank 0 of a launcher.
-bool is_first_process() {
-  const auto environment = read_environment();
-  return !environment || environment->rank == 0;
-}
-
 }  // namespace
 }  // namespace cleave::inline verify
 
@@ -197,12 +191,12 @@ int cleave_verify(const cleave::VerifyOptions& options) {
   Work work = work_of(options);
   choose_gemm(options.gemm, Axis());
   if (options.fuzz > 0) return run_fuzz(options, work);
-  if (is_config(options) && !options.json && is_first_process()) {
+  if (is_config(options) && !options.json && is_first_rank()) {
     log_info("the weights are random: ", options.model, " has none");
   }
   if (launched_world_size() > 0) work.settings.fingerprint = fingerprint_of(options, work);
   const VerifyReport report = verify_model([&] { return make_model(work.config); }, work.settings);
-  if (is_first_process()) {
+  if (is_first_rank()) {
     const std::string text =
         options.json ? report_json(report, options.model) : report_text(report);
     log_info(options.json ? text : text.substr(0, text.size() - 1));

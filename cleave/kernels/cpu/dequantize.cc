@@ -10,12 +10,6 @@ HWY_BEFORE_NAMESPACE();
 namespace cleave::HWY_NAMESPACE {
 namespace {
 
-HWY_INLINE FloatVec load_int8(const int8_t* from) {
-  const hn::Rebind<int8_t, Floats> bytes;
-  const hn::RebindToSigned<Floats> words;
-  return hn::ConvertTo(kFloats, hn::PromoteTo(words, hn::LoadU(bytes, from)));
-}
-
 template <class T>
 void dequantize(const DequantizeJob& job, int64_t begin, int64_t end) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
@@ -27,7 +21,7 @@ void dequantize(const DequantizeJob& job, int64_t begin, int64_t end) {
     int64_t i = 0;
     for (; i + lanes <= job.width; i += lanes) {
       const FloatVec scale = job.has_column_scales ? load(job.scales + i) : of_rows;
-      store(hn::Mul(load_int8(from + i), scale), to + i);
+      store(hn::Mul(load(from + i), scale), to + i);
     }
     for (; i < job.width; ++i) {
       const float scale = job.has_column_scales ? job.scales[i] : of_row;
