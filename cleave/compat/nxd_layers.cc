@@ -35,7 +35,7 @@ void check_options(const std::string& title, const Options& o) {
   CLEAVE_CHECK(o.stride >= 1, Code::kUsage, title, ": stride=", o.stride, "; expected at least 1");
 }
 
-/// `stride` matrices side by side, each sharded by itself.
+/// The split of `stride` matrices that lie side by side, each sharded by itself.
 SplitPtr strided(const std::string& title, int64_t whole, int64_t stride, int num_ranks) {
   CLEAVE_CHECK(whole % stride == 0, Code::kShape, title, ": ", whole,
                " does not consist of stride=", stride, " equal parts");

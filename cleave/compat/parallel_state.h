@@ -40,7 +40,7 @@ int get_data_parallel_size();
 int get_data_parallel_rank();
 int get_data_parallel_src_rank();
 
-/// The pipeline axis; next and previous wrap around.
+/// The pipeline axis; the next rank of the last one is the first, and the reverse.
 const Axis& get_pipeline_model_parallel_group();
 std::vector<std::vector<int>> get_pipeline_model_parallel_group(AsList);
 int get_pipeline_model_parallel_size();

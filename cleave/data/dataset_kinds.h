@@ -60,7 +60,7 @@ std::shared_ptr<const Dataset> classified_dataset(const DatasetOptions& options)
 /// What did not fit into the sequences.
 struct ChatCounts {
   int64_t conversations = 0, tokens = 0;
-  int64_t truncated = 0, truncated_tokens = 0;  ///< longer conversations, tokens cut off
+  int64_t truncated = 0, truncated_tokens = 0;  ///< truncated conversations, tokens cut off
   int64_t left_out = 0;  ///< conversations without a trained token before the cut
   std::string first{};   ///< "FILE:LINE" of the first longer one
 

@@ -182,7 +182,7 @@ class CachedFile {
         ids_(folder / (to_hex(key) + ".tokens")),
         lengths_(folder / (to_hex(key) + ".lengths.tokens")) {}
 
-  /// nullopt unless both are there and intact.
+  /// Opens both files; nullopt unless both are there and intact.
   [[nodiscard]] std::optional<TokenizedFile> open() const {
     std::optional<Tokens> ids = Tokens::open(ids_, key_);
     if (!ids) return std::nullopt;

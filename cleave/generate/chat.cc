@@ -178,7 +178,7 @@ std::optional<int64_t> stop_id(const Tokenizer& tokenizer, const std::string& en
   const Ids ids = tokenizer.encode(end, {.add_special = false});
   if (ids.empty() || !tokenizer.is_special(ids.front())) return std::nullopt;
   const std::optional<std::string> first = tokenizer.token(ids.front());
-  // Another text has the unknown token, which ends nothing.
+  // Any other text has the unknown token, which does not end an answer.
   return first && end.starts_with(*first) ? std::optional(ids.front()) : std::nullopt;
 }
 

@@ -18,7 +18,7 @@ std::optional<int64_t> stop_id(const Tokenizer& tokenizer, const std::string& en
 /// The text of a growing answer up to a text that ends it, which may come in parts.
 class AnswerText {
  public:
-  /// An empty `end` never comes.
+  /// With an empty `end`, no text ends the answer.
   explicit AnswerText(std::string end) : end_(std::move(end)) {}
 
   /// Adds text. Returns what can be printed: all that is before the end, and cannot be a part of

@@ -233,7 +233,7 @@ void ContinuousBatch::Rows::end(const Row& row) {
        .result = {.ids = row.new_ids,
                   .score = score_of(row.log_prob, row.new_ids.size(), settings_)}});
   if (static_cast<int64_t>(prompt.ended.size()) < settings_.num_return_sequences) return;
-  // Equal ones in the order in which they were begun.
+  // Sequences that compare equal stay in the order in which they began.
   std::sort(prompt.ended.begin(), prompt.ended.end(), [](const Ended& a, const Ended& b) {
     return a.result.score != b.result.score ? a.result.score > b.result.score
                                             : a.sequence < b.sequence;

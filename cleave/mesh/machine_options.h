@@ -13,7 +13,7 @@ struct MachineOptions {
   int threads_per_rank = 0;        ///< 0 = cores / ranks
   double timeout_s = 60;           ///< longest wait for another rank
   std::string transport = "auto";  ///< between hosts: auto, tcp or mpi
-  bool fast_sums = false;          ///< between hosts, MPI adds
+  bool fast_sums = false;          ///< between hosts, MPI computes sums, in its own order
   std::string device = "cpu";
 };
 

@@ -46,7 +46,7 @@ std::unique_ptr<Linear> projection(const ExpertsOptions& o, bool is_down) {
       o);
 }
 
-/// The places of the keys in ascending order; equal keys keep theirs.
+/// The indices that sort the keys in ascending order; equal keys keep their order.
 Tensor order_of(const Tensor& keys) {
   return std::get<1>(at::sort(keys, /*stable=*/true, /*dim=*/0, /*descending=*/false));
 }

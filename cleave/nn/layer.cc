@@ -181,7 +181,7 @@ std::optional<Placement> Layer::accepts(const DTensor& /*x*/) const {
 }
 
 DTensor call_in_order(std::span<Layer* const> layers, const DTensor& x, Context& context) {
-  // Without the conversions of an earlier call, whose backward frees its graph.
+  // Leave out the conversions of an earlier call: its backward frees their graph.
   context.values = context.values.with_locals(context.values.locals());
   DTensor y = x;
   for (Layer* layer : layers) {

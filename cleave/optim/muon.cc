@@ -187,7 +187,7 @@ class Rounds {
     return shape;
   }
 
-  /// By rank t of tp: this rank's local part of its result.
+  /// For each rank t of tp: this rank's local part of the result of t's matrix.
   std::vector<Tensor> scatter_over_tp(const Tensor& result) const {
     std::vector<Tensor> sent;
     std::vector<std::vector<int64_t>> shapes;

@@ -18,7 +18,7 @@ struct OptimizerOptions {
   double weight_decay = 0;
   /// Which tensors decay: those with two or more dims (not norms and biases), or all.
   enum class DecayOn : uint8_t { kMatrices, kAll } decay_on = DecayOn::kMatrices;
-  /// What a single parameter has instead.
+  /// Settings of a single parameter, instead of those above.
   struct Own {
     double lr_factor = 1;                  ///< multiplies the rate of step()
     std::optional<double> weight_decay{};  ///< nullopt: as above

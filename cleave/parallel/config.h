@@ -32,7 +32,7 @@ struct ParallelConfig {
   /// In which gradients pass between data-parallel ranks; nothing: leaf_type().
   std::optional<at::ScalarType> reduce_type{};
   std::optional<LoraOptions> lora{};  ///< train adapters of this kind and freeze the weights
-  /// GradientSyncOptions::bucket_bytes. It decides the shards of ZeRO-1.
+  /// As GradientSyncOptions::bucket_bytes. It decides the shards of ZeRO-1.
   int64_t bucket_bytes = int64_t{8} << 20;
 
   [[nodiscard]] int num_ranks() const { return pp * dp * tp; }

@@ -105,7 +105,7 @@ class PendingSum : public std::enable_shared_from_this<PendingSum> {
       if (gradient.defined()) {
         // A mean over data-parallel ranks, or a sum over stages, belongs to an earlier step.
         if (is_mean(p) || is_tied_sum(p)) check_no_stale_gradients({buffer_->parameters()[i]});
-        // Of an expert that one rank has, the first gradient is narrow (FlatShards::start_reduce).
+        // If only one rank has an expert, its first gradient is narrow (FlatShards::start_reduce).
         if (p.copies() && gradient.scalar_type() != p.leaf().scalar_type()) {
           gradient = gradient.to(p.leaf().scalar_type());
         }

@@ -15,7 +15,7 @@ struct GradientSyncOptions {
   /// kZero1: leaves and optimizer states are sharded over dp. kFsdp: fully_shard has wrapped the
   /// layers, which sum their gradients during backward.
   DataSharding sharding = DataSharding::kNone;
-  /// Nothing: the types of the leaves, which have memory then.
+  /// nullopt: the types of the leaves, which must have memory by then.
   std::optional<ShardPrecision> precision = ShardPrecision{};
   /// The pipeline that computes the gradients; it must outlive backward. Null: there is none.
   const PipelineModel* pipeline = nullptr;

@@ -15,10 +15,10 @@ enum class MatrixType : uint8_t { kFp32, kBf16, kFp8, kFp4 };
 
 /// The constants of one kind of machine that tools/fit_planner.py fits to published runs.
 struct FittedConstants {
-  double matrix_share = 0.80;     ///< of the matrix speed, reached by a large product
-  double memory_share = 0.80;     ///< of the memory bandwidth, reached by elementwise passes
-  double host_link_share = 0.70;  ///< of a link inside a host, reached by collectives
-  double net_link_share = 0.70;   ///< of a link between hosts, reached by all traffic
+  double matrix_share = 0.80;     ///< share of the matrix speed that a large product reaches
+  double memory_share = 0.80;     ///< share of the memory bandwidth that elementwise passes reach
+  double host_link_share = 0.70;  ///< share of a link inside a host that collectives reach
+  double net_link_share = 0.70;   ///< share of a link between hosts that all traffic reaches
   double layer_call_s = 0.0010;   ///< least seconds of one pass through a layer: kernel launches
   double runtime_bytes = 5e9;     ///< a device's memory outside of the counted tensors
 };

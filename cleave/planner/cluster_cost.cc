@@ -235,7 +235,7 @@ Pass head_pass(const Shape& s) {
   return out;
 }
 
-/// Layers of the slowest stage, and of the first and the last.
+/// Number of layers of the slowest stage, and of the first and the last one.
 struct StageLayers {
   double most, edge;
 };

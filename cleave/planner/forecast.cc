@@ -163,8 +163,8 @@ void add_calls(DryCalls& sum, const DryCalls& more, int64_t times) {
 /// A micro-batch that is neither the first nor the last, as most are.
 constexpr int kUsual = 1;
 
-/// The number of `num_micro_batches` that shows all of what pipeline rank `pp` does: with more, it
-/// would only repeat what it does for kUsual, with no more of them in flight.
+/// How many micro-batches must run to show everything that pipeline rank `pp` does. With more, the
+/// rank would only repeat what it does for kUsual, with no more of them in flight.
 size_t enough_micro_batches(const ParallelConfig& layout, size_t num_micro_batches, int pp) {
   const int held = peak_live(schedule_of(layout, num_micro_batches), pp);
   // Interleaved schedules take micro-batches in groups of one for each pipeline rank.
@@ -177,7 +177,7 @@ size_t enough_micro_batches(const ParallelConfig& layout, size_t num_micro_batch
   while (enough < std::max<size_t>(kUsual + 2, most_held)) enough += group;
   const auto holds_all = [&] { return peak_live(schedule_of(layout, enough), pp) == held; };
   while (enough < num_micro_batches && !holds_all()) enough += group;
-  // Two more, so that the most are also in flight when gradients of others are there.
+  // Two more, so that the most micro-batches are also in flight while there are gradients.
   enough += std::max<size_t>(2, group);
   return std::min(enough, num_micro_batches);
 }
@@ -297,7 +297,7 @@ class DryRank {
     return elements * (3 * leaf + (copy < leaf ? copy : 0)) + 2 * static_cast<double>(m.optimizer);
   }
 
-  /// An action of kUsual, whose traffic those left out have too.
+  /// Runs an action of kUsual. Each micro-batch that is left out would have the same traffic.
   void act_for_others(const Action& action) {
     const AxisCalls before = calls_of(parallelized_.axes);
     const DryTraffic sent = sent_;

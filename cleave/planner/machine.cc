@@ -52,7 +52,7 @@ double measured_flops(const at::TensorOptions& options) {
   }
 }
 
-/// The CPUs of all hosts of `everyone`: of each, its ranks add a share.
+/// The CPUs of all hosts of `everyone`: each rank adds its share of its host's.
 int cpus_of(const Axis& everyone) {
   const auto launched = read_environment();
   // The rank threads of one process are not the ranks of its launcher.

@@ -56,7 +56,7 @@ double weight_bytes(const LessonSizes& s) {
   return static_cast<double>(all_weights(s) * kLessonNumberBytes);
 }
 
-/// What both kinds of tensor parallelism send in the blocks.
+/// Bytes that both kinds of tensor parallelism send in the blocks.
 double block_traffic(const LessonSizes& s) {
   return 4 * activation_bytes(s) * static_cast<double>(s.layers) * 2 * others_share(s);
 }

@@ -26,7 +26,7 @@ struct Replay {
   std::vector<std::string> places{};  ///< of each rank: "rank 0 (dp 0, tp 0)"
   int num_cores = 0;                  ///< of rank 0's host
   std::vector<RankRecording> ranks{};
-  NamesAndSeconds forecast_time{};              ///< of rank 0's step, by kind; empty: none
+  NamesAndSeconds forecast_time{};  ///< seconds of rank 0's step by kind; empty: no forecast
   std::vector<RankForecastNumbers> forecast{};  ///< by rank; empty: none
 };
 

@@ -17,7 +17,7 @@ std::optional<double> aux_loss_of(const std::vector<MicroBatch>& inputs,
   std::vector<Tensor> summands;
   summands.reserve(inputs.size());
   for (const MicroBatch& input : inputs) summands.push_back(input.context.balance->summand());
-  const Tensor all = at::stack(summands).to(at::kCPU);  // together: a device waits once
+  const Tensor all = at::stack(summands).to(at::kCPU);  // one copy: the host waits once
   const double* values = all.const_data_ptr<double>();
   double sum = 0;
   for (size_t i = 0; i < summands.size(); ++i) {

@@ -536,7 +536,7 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
   choose_steps(setup);
   check_recording(setup);
   setup.files = carried_files(setup);
-  // A forecast that failed once would fail again.
+  // A forecast that failed before would fail again.
   if (!setup.fills_sequences && setup.planned) plan_step(setup, longest_sequence(*setup.data));
   return setup;
 }

@@ -42,8 +42,8 @@ std::optional<FlightRecord> current_operation(const SharedSegment& segment, int 
 /// or "before its first operation".
 std::string describe_place(const SharedSegment& segment, int rank);
 
-/// The same in the segment of the two where the rank began an operation last: in a job on several
-/// hosts, a rank uses its replica and its host's segment. `beside` may be nullptr.
+/// The same for the segment in which the rank began an operation last: in a job on several hosts, a
+/// rank uses two, its replica and its host's segment. `beside` may be nullptr.
 std::string describe_place(const SharedSegment& segment, const SharedSegment* beside, int rank);
 
 /// " in step 37", or "" if the rank never reported its step.

@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 /// Ends the process unless destroyed in time: a blocking call of MPI cannot be interrupted.
 class TimeLimit {
  public:
-  /// `place`: this rank. `remedy`: for the other ranks to come.
+  /// `place` names this rank; `remedy` says what makes the other ranks come.
   TimeLimit(double timeout_s, const std::string& place, const std::string& remedy) {
     std::string text =
         str("timeout of ", timeout_s, " s: ", place, " waits in MPI for the others; ", remedy);
@@ -99,12 +99,12 @@ fs::path find_plugin(const std::string& launched) {
   return {};
 }
 
-/// For ranks that do not begin MPI.
+/// What to do about ranks that do not begin MPI.
 constexpr const char* kBeginRemedy =
     "start all ranks with the same --transport, and install the same build of Cleave, with the "
     "same MPI, on every host";
 
-/// For a job whose hosts have only their TCP connections.
+/// Checks the options of a job whose hosts have only their TCP connections.
 void check_without_mpi(const RankOptions& options) {
   CLEAVE_CHECK(!options.fast_sums, Code::kUsage,
                "--fast-sums needs MPI between the hosts; start the ranks with mpirun or "
@@ -155,7 +155,7 @@ HostNetwork::HostNetwork(std::unique_ptr<Mpi> mpi, const Environment& environmen
   const std::string text =
       str(place_, " is rank ", mpi_->rank(), " of ", mpi_->size(), " in ", mpi_->library(), "; ",
           mpi_->advice(), ", or choose --transport tcp");
-  // Before the exception: no job of this process ends MPI later. Alone it has nobody to wait for.
+  // End MPI now: after the exception no job of this process does. One rank waits for nobody.
   if (mpi_->size() == 1) mpi_->finalize();
   throw Error(Code::kShape, text);
 }
@@ -191,7 +191,7 @@ void HostNetwork::note_failure(Code code) {
 }
 
 void HostNetwork::end() {
-  // Neither abort() nor the end of the time flushes anything.
+  // Neither abort() nor TimeLimit flushes the output.
   std::cout.flush();
   (void)std::fflush(nullptr);
   const int code = failure_.load();

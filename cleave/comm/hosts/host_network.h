@@ -25,12 +25,12 @@ class HostNetwork {
   /// 0's host and a free port there. All ranks call it and wait for each other.
   void find_rendezvous(Environment& environment);
 
-  /// Whether its exchanges sum.
+  /// Whether its exchanges can add numbers (--fast-sums).
   [[nodiscard]] bool has_fast_sums() const { return fast_sums_; }
-  /// A number that no other group with this first member has, if the first member calls it.
+  /// A channel for a group: unique among the groups with this first member, which calls it.
   int64_t new_channel() { return num_channels_++; }
-  /// The exchange of a lane of `ranks` (by host) in a group whose first member, of rank `first`,
-  /// gave it a channel.
+  /// The exchange of a lane. `ranks`: its ranks, by host. `first`: the rank of the group's first
+  /// member, which made `channel`.
   std::unique_ptr<HostExchange> connect(const std::shared_ptr<RankEndpoint>& job,
                                         const std::vector<int>& ranks, int host, int first,
                                         int64_t channel);

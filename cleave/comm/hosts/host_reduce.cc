@@ -106,7 +106,7 @@ class HostReduce {
     if (layout_.has_lane()) sum(summed, within);
   }
 
-  /// The results of a part of a lane's piece that a host wants.
+  /// The bytes whose results a host wants, of the part `within` of a lane's piece.
   [[nodiscard]] StreamRange results(int host, int lane, int64_t piece,
                                     const StreamRange& within) const {
     return intersect(pieces_.at(lane, piece, within), wanted_[static_cast<size_t>(host)]);

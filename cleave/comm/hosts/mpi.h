@@ -55,10 +55,10 @@ class Mpi {
   [[nodiscard]] virtual int size() const = 0;
   [[nodiscard]] virtual int max_tag() const = 0;
 
-  /// Ranks whose numbers MPI may add: what MpiMessages::sum() takes. All of them call it, with the
-  /// same tag, and wait for each other. Other threads may make calls at the same time.
+  /// Makes a lane of these ranks, in which MpiMessages::sum() lets MPI add. All of them call it,
+  /// with the same tag, and wait for each other. Other threads may make calls at the same time.
   virtual int make_lane(std::span<const int> ranks, int tag) = 0;
-  /// For the messages of one exchange.
+  /// Makes the messages of one exchange.
   virtual std::unique_ptr<MpiMessages> make_messages() = 0;
   /// Moves data that earlier calls have left to MPI. Never waits.
   virtual void progress() = 0;

@@ -116,7 +116,7 @@ class Attempt {
       if (!code) is_running = true;
       if (!code || *code == 0 || stop_signal_ != 0) continue;
       if (close_at_ == Clock::time_point::max()) close_at_ = Clock::now() + kFailureGrace;
-      // A rank that ends because of another one is no cause.
+      // A rank that ends because of another one is not the cause.
       const bool is_cause = *code != static_cast<int>(Code::kPeer) && !run.is_killed;
       if (cause_ == nullptr && is_cause) cause_ = &run;
     }
@@ -268,7 +268,7 @@ int launch_on_hosts(const HostsOptions& options) {
       return outcome.exit_code;
     }
     const std::vector<std::string> used = std::exchange(hosts, hosts_that_answer(options));
-    // One that an earlier attempt has lost is no cause of this failure.
+    // A host that an earlier attempt has lost did not cause this failure.
     const std::string missing = missing_text(used, hosts);
     if (!missing.empty()) {
       outcome = {.exit_code = static_cast<int>(Code::kPeer), .cause = missing};

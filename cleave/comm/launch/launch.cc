@@ -323,7 +323,7 @@ class Launcher {
     const std::string name = str("rank ", rank_of_job(root));
     const bool names_rank = text.find(name) != std::string::npos;
     result.lines.push_back(names_rank ? text : str(name, ": ", text));
-    // What would fail on every rank has nothing to do with where the others were.
+    // Where the other ranks were does not matter for a failure that every rank would have.
     for (int rank = 0; rank < options_.num_ranks && !would_recur(result.exit_code); ++rank) {
       if (rank == root || segment_->rank(rank).num_operations.load() == 0) continue;
       result.lines.push_back(str("rank ", rank, " stopped ", describe_place(*segment_, rank)));

@@ -104,7 +104,7 @@ struct KvRows {
   }
 };
 
-/// Numbers of query heads, those of each `stride` apart.
+/// Lists of numbers, one list for each query head, `stride` numbers apart.
 struct OfHeads {
   float* data;
   int64_t stride;

@@ -290,7 +290,7 @@ void portable_panel(const Int4Job& job, int64_t panel) {
   }
 }
 
-/// Up to so many rows wait for memory, and tiles would gain nothing.
+/// Products of up to this many rows wait for memory, so that tiles would gain nothing.
 constexpr int64_t kFewRows = 8;
 
 Int4Loops best_loops(int64_t rows) {

@@ -182,7 +182,7 @@ void int8_products_portable(const Int8Job& job, int64_t begin, int64_t end) {
 void int8_products(const Int8Job& job, int64_t begin, int64_t end) {
 #if defined(__x86_64__)
   if (has_vnni()) {
-    // Few rows wait for memory and gain nothing.
+    // Products of few rows wait for memory, so that tiles would gain nothing.
     const bool by_tiles = job.rows > int64_t{kTileRows} && has_tiles();
     return by_tiles ? tile_products(job, begin, end) : vnni_products(job, begin, end);
   }

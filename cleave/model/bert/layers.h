@@ -74,7 +74,7 @@ class BertPooler : public Layer {
 
  protected:
   DTensor forward(const DTensor& x, const Context& context) override;
-  /// Of a sharded sequence only one rank has the first token, so all ranks gather the whole.
+  /// Only one rank has the first token of a sharded sequence, so all ranks gather the whole.
   [[nodiscard]] std::optional<Placement> accepts(const DTensor& x) const override;
 
  private:

@@ -427,7 +427,7 @@ void add_gemma(GgufMetadata& metadata, const Json& config, const DecoderConfig& 
   metadata.add_f32(key("final_logit_softcapping"), c.logit_cap);
 }
 
-/// `prefix`: of the keys.
+/// `prefix` is the beginning of the keys.
 void add_rope_scaling(GgufMetadata& metadata, const RotaryOptions& rotary,
                       const std::string& prefix) {
   using Scaling = RotaryOptions::Scaling;
