@@ -209,7 +209,7 @@ void AdapterDelta::require_same_base(const TensorInfo& stored, const BlockReader
     const int64_t count = std::ssize(ours) / item_bytes(stored.dtype);
     const Tensor base = at::from_blob(ours.data(), {count}, at::dtype(scalar_type(stored.dtype)));
     const Tensor same = at::from_blob(theirs.data(), {count}, at::dtype(scalar_type(copy.dtype)));
-    // PEFT may have had the model in another type: compared is what the narrower one holds.
+    // PEFT may have had the model in another type: compare both in the narrower of the two.
     const auto narrow = same.itemsize() > base.itemsize() ? base.scalar_type() : same.scalar_type();
     CLEAVE_CHECK(at::equal(base.to(narrow), same.to(narrow)), Code::kFormat, files_->path(),
                  " is an adapter of another model: ", copy.name, " differs from this model's ",

@@ -14,7 +14,7 @@ struct SampleOrder {
   bool shuffle = true;
   uint64_t seed = 0;
   std::shared_ptr<const DataMix>
-      mix{};  ///< of a joined_dataset(); null: all samples weigh the same
+      mix{};  ///< the mix of a joined_dataset(); null: all samples weigh the same
 
   /// The sample at `place` of the batch of `step`. Without shuffle: (step * batch_size + place)
   /// modulo num_samples. With shuffle: a new permutation of all samples each epoch. With a mix:

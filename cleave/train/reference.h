@@ -31,7 +31,7 @@ struct ReferenceLogProbs {
   static ReferenceLogProbs read(const std::filesystem::path& checkpoint, const TrainSetup& setup);
 };
 
-/// The rows of a [pairs, 2] tensor that belong to the places `places` of a step's batch, as [2 x
+/// The rows of a [pairs, 2] tensor for the samples at `places` of a step's batch, flattened: [2 x
 /// places].
 Tensor rows_of_batch(const Tensor& pairs, const SampleOrder& order, int64_t step, Range places);
 
