@@ -76,7 +76,10 @@ def labels_of(rows, task):
 
 def part_loss(model, rows, task, num_labels):
     """The part's share of the mean loss over all labels of the step, and its auxiliary loss times its share of the labels."""
-    mask = padded([{"attention_mask": [1] * len(row["input_ids"]), **row} for row in rows], "attention_mask", 0)
+    # Causal attention keeps padding at the end from the tokens before it. Masked, it would have no key at all in a window of 1,
+    # and its attention, NaN, would reach every token in the next layer. An auxiliary loss counts unmasked tokens.
+    end = int(task == "lm" and not model.config.to_dict().get("output_router_logits"))
+    mask = padded([{"attention_mask": [1] * len(row["input_ids"]), **row} for row in rows], "attention_mask", end)
     inputs = {"input_ids": padded(rows, "input_ids", 0), "attention_mask": mask}
     types = padded(rows, "token_type_ids", 0)
     if types is not None:
