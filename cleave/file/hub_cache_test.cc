@@ -105,8 +105,8 @@ TEST_F(HubCache, CheckpointThatIsNotThere_IsNotSoughtInTheCache) {
   fs::current_path(before);
 }
 
-// "out/mien": no model of the Hub is meant.
-TEST_F(HubCache, NameInAFolderThatIsThere_IsRefusedWithTheNearestFolders) {
+// "out/mien" is misspelled; "Qwen/Qwen3-1.7B" is not, beside a folder of another model.
+TEST_F(HubCache, NameInAFolderThatIsThere_IsRefusedWithTheNearestFoldersAndTheDownload) {
   set("HF_HUB_CACHE", folder_ / "cache");
   const fs::path before = fs::current_path();
   fs::current_path(folder_ / ".");
@@ -116,9 +116,11 @@ TEST_F(HubCache, NameInAFolderThatIsThere_IsRefusedWithTheNearestFolders) {
   const Error missing = thrown_by([] { (void)hub_model("out/mien", "--model"); });
   fs::current_path(before);
   EXPECT_EQ(missing.code(), Code::kIo);
-  EXPECT_EQ(std::string(missing.what()),
-            "--model out/mien: no such folder, and not in the Hugging Face cache " +
-                (folder_ / "cache").string() + "; did you mean 'out/mine' or 'out/tuned'");
+  EXPECT_EQ(
+      std::string(missing.what()),
+      "--model out/mien: no such folder, and not in the Hugging Face cache " +
+          (folder_ / "cache").string() +
+          "; did you mean 'out/mine' or 'out/tuned'; or download it with: hf download out/mien");
 }
 
 TEST_F(HubCache, DownloadAdvice_IsForSnapshotsOfACacheOnly) {

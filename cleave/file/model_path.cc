@@ -41,7 +41,7 @@ bool is_hub_word(std::string_view word) {
 }
 
 // The end of a message about a folder ORG/NAME that is not there. Where there is a folder ORG, a
-// name in it was probably misspelled: "out/mien".
+// name in it may be misspelled: "out/mien".
 std::string remedy_for_missing(const std::string& name) {
   std::vector<std::string> folders;
   std::error_code ignored;  // a folder that cannot be read has no names
@@ -50,7 +50,8 @@ std::string remedy_for_missing(const std::string& name) {
     if (entry.is_directory(ignored)) folders.push_back(entry.path().string());
   }
   std::sort(folders.begin(), folders.end());
-  return folders.empty() ? "; download it with: hf download " + name : did_you_mean(name, folders);
+  return did_you_mean(name, folders) + (folders.empty() ? "; " : "; or ") +
+         "download it with: hf download " + name;
 }
 
 }  // namespace

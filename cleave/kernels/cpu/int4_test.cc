@@ -122,6 +122,19 @@ TEST(Int4Products, AllLoops_GiveTheExactSums) {
   }
 }
 
+// Continuous batching relies on it, and more rows take other loops.
+TEST(Int4Linear, ARowsResult_DoesNotDependOnTheOtherRows) {
+  const Tensor all = numbers({67, 300}, 1).to(at::kFloat);
+  for (const bool has_mins : {false, true}) {
+    const Int4Matrix matrix = to_matrix(rows_of(numbers({75, 300}, 2), has_mins), whole(300));
+    const Tensor together = int4_linear(all, matrix, {});
+    for (const int64_t rows : {1, 8, 9, 17, 33}) {
+      const Tensor alone = int4_linear(all.narrow(0, 67 - rows, rows), matrix, {});
+      EXPECT_TRUE(at::equal(alone, together.narrow(0, 67 - rows, rows))) << rows << has_mins;
+    }
+  }
+}
+
 // Inputs 0 to 39, and 40 to 99: the ranks share the second group.
 TEST(Int4Linear, PartsOfGroupsWithTheWholeGroupsScales_AddUpToTheWhole) {
   const Tensor x = numbers({3, 100}, 1).to(at::kFloat), weight = numbers({5, 100}, 2);

@@ -7,9 +7,8 @@
 //   sync()                  barrier of the block's threads; memory written before it is visible
 //   exchange(value, mask)   the value of the thread in this warp whose number differs in `mask`
 //   shared()                the block's memory, of the size that the launch asked for
-//   wait_for_earlier()      waits until all kernels that were launched before have ended. Before
-//   it, a
-//                           kernel may only read what the last two of them do not write
+//   wait_for_earlier()      waits until all kernels that were launched before have ended. A kernel
+//                           that has not called it may only read what the last two do not write
 //
 // All threads of a block call sync() and exchange() equally often.
 #include <cmath>

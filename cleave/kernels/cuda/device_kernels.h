@@ -134,7 +134,7 @@ inline constexpr int64_t kMostDecodeWidth = 512;
 /// x and weight aligned to 16 bytes.
 struct DeviceFewRowsJob {
   bool is_bf16 = false;
-  /// The weight is not written by the kernel launched last, so it may be read before that has
+  /// The weight is not written by the two kernels launched last, so it may be read before they have
   /// ended.
   bool is_weight_ready = false;
   int64_t rows = 0, in = 0, out = 0;
