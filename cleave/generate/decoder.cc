@@ -102,6 +102,7 @@ void Decoder::reorder(const std::vector<int64_t>& rows) {
   std::vector<int64_t> same(rows.size());
   std::iota(same.begin(), same.end(), 0);
   if (rows == same) return;
+  ahead_.reset();  // its choices are in the old order
   const Tensor from = at::tensor(rows, at::kLong);
   cache_.reorder(from.to(device_, /*non_blocking=*/true));
   if (ids_.defined()) ids_ = ids_.index_select(0, from);
