@@ -1,10 +1,11 @@
 #include "cleave/comm/launch/failure.h"
 
 #include <cstdlib>
-#include <gtest/gtest.h>
 #include <new>
 #include <sys/resource.h>
 #include <unistd.h>
+
+#include <gtest/gtest.h>
 
 namespace cleave {
 namespace {
