@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/level.h"
+
 namespace cleave {
 namespace {
 
@@ -22,9 +24,7 @@ void use_up_memory() {
 }
 
 TEST(Failure, WithoutMemoryForTheMessage_IsReported) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the sanitizers' allocators end the process themselves";
-#endif
+  if (test::kIsInstrumented) GTEST_SKIP() << "sanitizers' allocators end the process themselves";
   EXPECT_EXIT(
       {
         use_up_memory();

@@ -15,9 +15,9 @@ class Transpose : public testing::Test {
   /// Checks all elements, and that the padding after each row of the result is unchanged.
   static void expect_transposed(int64_t rows, int64_t columns, int64_t more, int64_t shift) {
     SCOPED_TRACE(testing::Message() << rows << " x " << columns << ", " << more << ", " << shift);
-    constexpr T kUntouched = 65521;  // a prime, so that no two places near each other are equal
+    constexpr T kUntouched = 65521;  // more than any element
     std::vector<T> from(static_cast<size_t>(rows * (columns + more)));
-    for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<T>(i % 65521);
+    for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<T>(i % 65521);  // a prime
     constexpr size_t kBorder = 64;
     std::vector<T> memory(static_cast<size_t>((rows + more) * columns) + 2 * kBorder, kUntouched);
     void* aligned = memory.data();
