@@ -21,8 +21,8 @@ import cpp_source
 
 BUILD = cpp_source.ROOT / "build/lint"
 FOLDER = cpp_source.ROOT / "build/tidy"
-# clang cannot use GCC's precompiled header: use the header itself instead.
-GCC_ONLY = {"-fpch-preprocess", "-Winvalid-pch", "-fno-fat-lto-objects", "-Wno-restrict"}
+# clang cannot use GCC's precompiled header, for which the header itself is used, and may have no omp.h.
+GCC_ONLY = {"-fopenmp", "-fpch-preprocess", "-Winvalid-pch", "-fno-fat-lto-objects", "-Wno-restrict"}
 
 
 def git(*words):

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include "cleave/checkpoint/adapter.h"
 #include "cleave/checkpoint/model_tensors.h"
@@ -54,14 +55,31 @@ class LeafReader {
     return type;
   }
 
+  /// Uses all threads of the rank: copies from the page cache, and the pages of new memory that the
+  /// kernel clears, take longer than one thread needs for the rest.
   void read(const TensorInfo& stored, const Parameter& parameter, Tensor held) const {
+    struct Chunk {
+      std::vector<Slice> slices;
+      std::span<std::byte> to;
+    };
+    std::vector<Chunk> chunks;
     std::span<std::byte> rest = mutable_bytes_of(held);
+    const auto add = [&](const std::vector<Slice>& slices) {
+      chunks.push_back({slices, rest.first(block_bytes(stored, slices))});
+      rest = rest.subspan(chunks.back().to.size());
+    };
     for (const auto& slices : held_blocks(parameter)) {
-      const auto block = rest.first(block_bytes(stored, slices));
-      files_.read_block(stored.name, slices, block);
-      rest = rest.subspan(block.size());
+      for_each_chunk(stored, slices, add, kChunkBytes);
     }
+    at::parallel_for(0, static_cast<int64_t>(chunks.size()), 1, [&](int64_t begin, int64_t end) {
+      for (const Chunk& chunk : std::span(chunks).subspan(static_cast<size_t>(begin),
+                                                          static_cast<size_t>(end - begin))) {
+        files_.read_block(stored.name, chunk.slices, chunk.to);
+      }
+    });
   }
+
+  static constexpr uint64_t kChunkBytes = uint64_t{1} << 20;
 
   const TensorSource& files_;
   Tensor buffer_;

@@ -121,17 +121,17 @@ void check_tensor_name(std::string_view name, const std::string& source) {
 }
 
 void for_each_chunk(const TensorInfo& tensor, const std::vector<Slice>& slices,
-                    const std::function<void(const std::vector<Slice>&)>& take) {
+                    const std::function<void(const std::vector<Slice>&)>& take,
+                    uint64_t most_bytes) {
   const uint64_t bytes = block_bytes(tensor, slices);
-  if (bytes <= kTensorChunkBytes || tensor.shape.empty()) return take(slices);
+  if (bytes <= most_bytes || tensor.shape.empty()) return take(slices);
   std::vector<Slice> piece = slices;
   auto rows = std::find_if(piece.begin(), piece.end(), [](const Slice& s) { return s.dim == 0; });
   if (rows == piece.end()) rows = piece.insert(rows, {0, {{0, tensor.shape[0]}}});
   const std::vector<Range> ranges = std::exchange(rows->ranges, {});
   uint64_t num_rows = 0;
   for (const Range& range : ranges) num_rows += static_cast<uint64_t>(range.size());
-  const auto most =
-      static_cast<int64_t>(std::max<uint64_t>(1, kTensorChunkBytes * num_rows / bytes));
+  const auto most = static_cast<int64_t>(std::max<uint64_t>(1, most_bytes * num_rows / bytes));
   int64_t held = 0;
   for (Range left : ranges) {
     while (left.size() > 0) {

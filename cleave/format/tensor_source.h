@@ -91,10 +91,11 @@ void check_tensor_name(std::string_view name, const std::string& source);
 /// The most bytes of a tensor that are in memory at a time.
 inline constexpr uint64_t kTensorChunkBytes = uint64_t{8} << 20;
 
-/// Divides a block of a tensor into pieces of at most kTensorChunkBytes (or of one index of dim 0,
-/// if that is more) and calls `take` with the slices of each, in order. An empty block has one
-/// empty piece.
+/// Divides a block of a tensor into pieces of at most `most_bytes` (or of one index of dim 0, if
+/// that is more) and calls `take` with the slices of each, in order. An empty block has one empty
+/// piece.
 void for_each_chunk(const TensorInfo& tensor, const std::vector<Slice>& slices,
-                    const std::function<void(const std::vector<Slice>&)>& take);
+                    const std::function<void(const std::vector<Slice>&)>& take,
+                    uint64_t most_bytes = kTensorChunkBytes);
 
 }  // namespace cleave::inline format

@@ -98,7 +98,11 @@ struct Saved {
 
 template <class Task>
 void for_each_kv_head(const AttentionJob& job, int64_t num_batches, const Task& task) {
-  at::parallel_for(0, num_batches * job.num_kv_heads, 1, [&](int64_t begin, int64_t end) {
+  constexpr int64_t kGrainProducts = int64_t{1} << 17;  // of a query and a key, times the width
+  const int64_t products = job.num_heads / std::max<int64_t>(1, job.num_kv_heads) *
+                           job.num_queries * job.num_keys * job.width;
+  const int64_t grain = 1 + kGrainProducts / std::max<int64_t>(1, products);
+  at::parallel_for(0, num_batches * job.num_kv_heads, grain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) task(job, i / job.num_kv_heads, i % job.num_kv_heads);
   });
 }

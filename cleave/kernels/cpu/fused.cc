@@ -36,6 +36,18 @@ void run(const Tensor& of, int64_t count, int64_t grain, const Work& work,
   }
 }
 
+/// run() over the elements of `of`. Threads divide them at whole vectors: elements that do not fill
+/// one are computed one by one, which rounds differently.
+template <class Work, class OnDevice>
+void run_elements(const Tensor& of, const Work& work, const OnDevice& on_device) {
+  constexpr int64_t kBlock = 64;
+  const int64_t count = of.numel();
+  const auto of_blocks = [&](int64_t begin, int64_t end) {
+    work(begin * kBlock, std::min(count, end * kBlock));
+  };
+  run(of, (count + kBlock - 1) / kBlock, kGrain / kBlock, of_blocks, on_device);
+}
+
 template <class T>
 T* data_of(const Tensor& t) {
   return t.is_meta() ? nullptr : static_cast<T*>(t.data_ptr());
@@ -104,7 +116,7 @@ Tensor sums_over_rows(const Tensor& x, int64_t num_sums, const Work& work,
   const int64_t blocks = (rows + kRowsOfBlock - 1) / kRowsOfBlock;
   const Tensor sums = at::zeros({blocks, num_sums, x.size(-1)}, x.options().dtype(at::kFloat));
   auto* of_blocks = data_of<float>(sums);
-  in_parts(x, blocks, 1, [&](int64_t begin, int64_t end) {
+  in_parts(x, blocks, grain_of_rows(kRowsOfBlock * x.size(-1)), [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) {
       work(b * kRowsOfBlock, std::min(rows, (b + 1) * kRowsOfBlock),
            of_blocks + b * num_sums * x.size(-1));
@@ -211,8 +223,8 @@ Tensor fused_gelu(const Tensor& x) {
   const Tensor in = (has_backward ? x.detach() : x).contiguous();
   Tensor y = at::empty(in.sizes(), in.options());
   const GeluJob job{.is_bf16 = is_bf16(in), .x = data_of<const void>(in), .y = data_of<void>(y)};
-  run(
-      in, in.numel(), kGrain, [&](int64_t begin, int64_t end) { gelu_range(job, begin, end); },
+  run_elements(
+      in, [&](int64_t begin, int64_t end) { gelu_range(job, begin, end); },
       [&](const DeviceKernels& kernels) { kernels.gelu(job, in.numel()); });
   count_pass({&in}, {&y});
   if (!has_backward) return y;
@@ -223,9 +235,8 @@ Tensor fused_gelu(const Tensor& x) {
                        .x = data_of<const void>(in),
                        .dy = data_of<const void>(dy),
                        .dx = data_of<void>(dx)};
-    run(
-        in, in.numel(), kGrain,
-        [&](int64_t begin, int64_t end) { gelu_backward_range(back, begin, end); },
+    run_elements(
+        in, [&](int64_t begin, int64_t end) { gelu_backward_range(back, begin, end); },
         [&](const DeviceKernels& kernels) { kernels.gelu_backward(back, in.numel()); });
     count_pass({&in, &dy}, {&dx});
     return {dx};
@@ -241,8 +252,8 @@ Tensor fused_gate(const Tensor& gate, const Tensor& up) {
   Tensor y = at::empty_like(g);
   GateJob job = gate_job(g, u);
   job.y = data_of<void>(y);
-  run(
-      g, g.numel(), kGrain, [&](int64_t begin, int64_t end) { gate_range(job, begin, end); },
+  run_elements(
+      g, [&](int64_t begin, int64_t end) { gate_range(job, begin, end); },
       [&](const DeviceKernels& kernels) { kernels.gate(job, g.numel()); });
   count_pass({&g, &u}, {&y});
   if (!has_backward) return y;
@@ -253,9 +264,8 @@ Tensor fused_gate(const Tensor& gate, const Tensor& up) {
     back.dy = data_of<const void>(dy);
     back.dgate = data_of<void>(d[0]);
     back.dup = data_of<void>(d[1]);
-    run(
-        g, g.numel(), kGrain,
-        [&](int64_t begin, int64_t end) { gate_backward_range(back, begin, end); },
+    run_elements(
+        g, [&](int64_t begin, int64_t end) { gate_backward_range(back, begin, end); },
         [&](const DeviceKernels& kernels) { kernels.gate_backward(back, g.numel()); });
     count_pass({&g, &u, &dy}, {&d[0], &d[1]});
     return d;
