@@ -24,9 +24,34 @@ bool is_for_onednn(const Tensor& x, const Tensor& weight) {
          weight.scalar_type() == at::kFloat && x.numel() > 0 && weight.numel() > 0;
 }
 
+/// Whether the CPU multiplies t's type in tiles (AMX).
+bool is_for_tiles(const Tensor& t) {
+  return t.is_cpu() && t.scalar_type() == at::kBFloat16 && t.numel() > 0 &&
+         is_on(Kernel::kPanels) && has_tiles();
+}
+
+/// a b^T + bias by oneDNN's tiles, each thread some rows of a. oneDNN's own division among threads
+/// is no faster than one thread where the result has few columns.
+Tensor product_by_rows(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bias) {
+  constexpr int64_t kGrainRows = 128;
+  auto shape = a.sizes().vec();
+  shape.back() = b.size(0);
+  Tensor result = at::empty(shape, a.options());
+  const Tensor from = a.reshape({-1, a.size(-1)});
+  const Tensor to = result.view({-1, b.size(0)});
+  at::parallel_for(0, from.size(0), kGrainRows, [&](int64_t begin, int64_t end) {
+    const at::NoGradGuard no_grad;
+    Tensor part = to.narrow(0, begin, end - begin);
+    at::linear_out(part, from.narrow(0, begin, end - begin), b, bias);
+  });
+  return result;
+}
+
 /// a b^T + bias by the chosen library; b [n, k].
 Tensor product(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bias) {
-  return is_for_onednn(a, b) ? onednn_linear(a, b, bias) : at::linear(a, b, bias);
+  if (is_for_onednn(a, b)) return onednn_linear(a, b, bias);
+  const bool has_threads = at::get_num_threads() > 1 && is_for_tiles(a) && is_for_tiles(b);
+  return has_threads ? product_by_rows(a, b, bias) : at::linear(a, b, bias);
 }
 
 // Sums over more than kLongSum outputs are computed in parts of kPart. Over the 16,000 classes of a
@@ -61,13 +86,8 @@ Tensor transposed_copy(const Tensor& t) {
   return out;
 }
 
-/// Whether oneDNN multiplies t's transpose by AMX. A copy of it takes half of the time of the view.
-bool is_for_tiles(const Tensor& t) {
-  return t.is_cpu() && t.scalar_type() == at::kBFloat16 && t.numel() > 0 &&
-         is_on(Kernel::kPanels) && has_tiles();
-}
-
-/// t^T, copied if oneDNN would otherwise copy the transposed view itself, which is slower.
+/// t^T, copied if oneDNN would otherwise copy the transposed view itself, which is slower; for
+/// tiles it takes twice the time.
 Tensor transposed(const Tensor& t) {
   if (t.stride(1) != 1) return t.t();
   if (is_for_onednn(t, t)) return transposed_copy<float>(t);
@@ -154,6 +174,7 @@ Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
     if (std::optional<Tensor> y = device_few_rows(x, weight, bias)) return *std::move(y);
   }
   count_products(x, weight);
+  if (!has_backward) return product(x, weight, bias);
   const bool defers = weight_grad && deferred != nullptr && DeferredGradients::takes(weight);
   const bool transposes = weight_grad && is_for_tiles(x) && is_for_tiles(weight);
   if (!is_for_onednn(x, weight) && !transposes && !defers) return at::linear(x, weight, bias);

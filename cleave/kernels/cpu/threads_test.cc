@@ -1,5 +1,6 @@
 // The kernels divide their work among the rank's threads. Their results must not depend on how many
 // there are: the oracle is the same call on one thread.
+#include <cmath>
 #include <cstddef>
 #include <filesystem>
 #include <functional>
@@ -203,6 +204,32 @@ TEST(Threads, Products_HaveTheBitsOfOneThread) {
         return Tensors{int4_linear(
             x, to_matrix(to_int4(groups, int4_bounds(groups), has_mins, "w"), parts), bias)};
       });
+    }
+  }
+}
+
+// Oracle: products in fp64. The library that multiplies promises no bits.
+TEST(Threads, Linear_HasTheValuesAndGradientsOfItsDefinition) {
+  const auto linear = [](const Tensors& t) {
+    return t[0].scalar_type() == at::kDouble ? at::linear(t[0], t[1], t[2])
+                                             : affine(t[0], t[1], t[2]);
+  };
+  for (const at::ScalarType type : kTypes) {
+    for (const int64_t rows : {1, 300, 515}) {
+      Tensors inputs = {random({rows, 192}, type), random({720, 192}, type, 2),
+                        random({720}, type, 3)};
+      const Threads three(3);
+      const Tensors got = with_gradients(linear, inputs);
+      for (Tensor& t : inputs) t = t.to(at::kDouble);
+      const Tensors want = with_gradients(linear, inputs);
+      // Sums in fp32 of up to 720 products, rounded to the type, of factors that both sides have in
+      // the type but for the gradient of the result, which the reference does not round.
+      const double bound = type == at::kBFloat16 ? std::ldexp(1, -7) : std::ldexp(1, -16);
+      for (size_t i = 0; i < got.size(); ++i) {
+        EXPECT_LE((got[i].to(at::kDouble) - want[i]).abs().max().item<double>(),
+                  bound * want[i].abs().max().item<double>())
+            << "value " << i << ", " << rows << " rows";
+      }
     }
   }
 }
