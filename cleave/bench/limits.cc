@@ -10,6 +10,7 @@
 
 #include "cleave/base/clock.h"
 #include "cleave/base/str.h"
+#include "cleave/kernels/cpu/gemm.h"
 #include "cleave/kernels/cpu/panels_linear.h"
 #include "cleave/torch_internals/onednn.h"
 
@@ -29,12 +30,14 @@ double shortest_run_s(int runs, const std::function<void()>& work) {
   return best;
 }
 
-/// Seconds of one product by the fastest of libtorch's linear (MKL in fp32), oneDNN and our panels.
+/// Seconds of one product by the fastest of libtorch's linear (MKL in fp32), oneDNN, the layers'
+/// own and our panels.
 double best_product_s(const ProductShape& shape, at::ScalarType type) {
   constexpr int kRuns = 7;
   const Tensor x = at::ones({shape.rows, shape.inner}, type);
   const Tensor weight = at::ones({shape.columns, shape.inner}, type);
   double best = shortest_run_s(kRuns, [&] { at::linear(x, weight); });
+  best = std::min(best, shortest_run_s(kRuns, [&] { affine(x, weight, std::nullopt); }));
   if (type == at::kFloat) {
     best = std::min(best, shortest_run_s(kRuns, [&] { onednn_linear(x, weight, std::nullopt); }));
   }

@@ -21,7 +21,7 @@ namespace cleave::HWY_NAMESPACE {
 namespace {
 
 /// Queries whose scores are held at the same time.
-inline constexpr int64_t kRows = 48;
+inline constexpr int64_t kRows = kQueryBlock;
 
 template <class T>
 const T* head(const HeadsView& view, int64_t batch, int64_t h) {

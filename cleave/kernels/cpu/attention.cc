@@ -96,15 +96,33 @@ struct Saved {
   }
 };
 
+/// Products of numbers for which a further thread is worth while.
+constexpr int64_t kGrainProducts = int64_t{1} << 17;
+
+/// Calls task({batch, kv_head, part}) in parallel for all parts of all KV heads.
 template <class Task>
-void for_each_kv_head(const AttentionJob& job, int64_t num_batches, const Task& task) {
-  constexpr int64_t kGrainProducts = int64_t{1} << 17;  // of a query and a key, times the width
-  const int64_t products = job.num_heads / std::max<int64_t>(1, job.num_kv_heads) *
-                           job.num_queries * job.num_keys * job.width;
-  const int64_t grain = 1 + kGrainProducts / std::max<int64_t>(1, products);
-  at::parallel_for(0, num_batches * job.num_kv_heads, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) task(job, i / job.num_kv_heads, i % job.num_kv_heads);
+void for_each_part(const AttentionJob& job, int64_t num_batches, const Task& task) {
+  const int64_t heads_of_kv = job.num_heads / std::max<int64_t>(1, job.num_kv_heads);
+  const int64_t products = heads_of_kv * job.num_queries * job.num_keys * job.width;
+  const int64_t grain = 1 + kGrainProducts * job.num_parts / std::max<int64_t>(1, products);
+  const int64_t count = num_batches * job.num_kv_heads * job.num_parts;
+  at::parallel_for(0, count, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t head = i / job.num_parts;
+      task(AttentionPart{.batch = head / job.num_kv_heads,
+                         .kv_head = head % job.num_kv_heads,
+                         .index = i % job.num_parts});
+    }
   });
+}
+
+/// Parts of the queries of a KV head, so that all threads have the same number of parts: a batch of
+/// one text with three KV heads would occupy only three threads, and two threads unevenly.
+int64_t num_parts(const AttentionJob& job, int64_t num_batches) {
+  const int64_t heads = num_batches * job.num_kv_heads, threads = at::get_num_threads();
+  if (heads == 0 || heads >= 4 * threads) return 1;
+  const int64_t blocks = (job.num_queries + kQueryBlock - 1) / kQueryBlock;
+  return std::clamp<int64_t>(threads / std::gcd(heads, threads), 1, std::max<int64_t>(1, blocks));
 }
 
 /// Checks first_key, on which the loops rely.
@@ -244,7 +262,11 @@ Tensor fast_attention(const Tensor& q, const Tensor& k, const Tensor& v,
     saved.kv_head.resize(static_cast<size_t>(q.size(1)));
     std::iota(saved.kv_head.begin(), saved.kv_head.end(), 0);
   }
-  if (!q.is_meta()) for_each_kv_head(saved.job({}), q.size(0), attention_forward);
+  if (!q.is_meta()) {
+    AttentionJob job = saved.job({});
+    job.num_parts = num_parts(job, q.size(0));
+    for_each_part(job, q.size(0), [&](const auto& part) { attention_forward(job, part); });
+  }
   count_attention(saved.work(false));
   Tensor out = saved.out;
   if (!has_backward) return out;
@@ -253,7 +275,10 @@ Tensor fast_attention(const Tensor& q, const Tensor& k, const Tensor& v,
     const Tensor dout = with_heads_together(grads[0]);
     variable_list d{empty_heads(saved.q), empty_heads(saved.k), empty_heads(saved.v)};
     const AttentionJob job = saved.job({.dout = dout, .dq = d[0], .dk = d[1], .dv = d[2]});
-    if (!dout.is_meta()) for_each_kv_head(job, dout.size(0), attention_backward);
+    if (!dout.is_meta()) {
+      for_each_part(job, dout.size(0),
+                    [&](const auto& p) { attention_backward(job, p.batch, p.kv_head); });
+    }
     count_attention(saved.work(true));
     return d;
   });

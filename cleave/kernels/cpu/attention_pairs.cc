@@ -95,7 +95,8 @@ uint32_t* take_pairs(Scratch& scratch, int64_t count) {
   return reinterpret_cast<uint32_t*>(scratch.take(count));
 }
 
-void forward_pairs_task(const AttentionJob& job, int64_t batch, int64_t kv_head) {
+void forward_pairs_task(const AttentionJob& job, const AttentionPart& part) {
+  const int64_t batch = part.batch, kv_head = part.kv_head;
   const Sizes z(job);
   const Mask mask(job, batch);
   const int64_t half = z.width / 2;
@@ -114,7 +115,8 @@ void forward_pairs_task(const AttentionJob& job, int64_t batch, int64_t kv_head)
   pair_rows(head<Bf16>(job.v, batch, kv_head), job.v.row_stride, job.num_keys, z.width, z.keys, v);
   for (int64_t h = 0; h < job.num_heads; ++h) {
     if (job.kv_head[h] != kv_head) continue;
-    for (int64_t begin = 0; begin < job.num_queries; begin += kRows) {
+    for (int64_t begin = part.index * kRows; begin < job.num_queries;
+         begin += job.num_parts * kRows) {
       const int64_t rows = std::min(kRows, job.num_queries - begin);
       const Columns columns = columns_of(mask, z, begin, rows);
       const int64_t first = columns.begin;
@@ -282,8 +284,8 @@ namespace cleave::inline kernels {
 HWY_EXPORT(forward_pairs_task);
 HWY_EXPORT(backward_pairs_task);
 
-void attention_forward_pairs(const AttentionJob& job, int64_t batch, int64_t kv_head) {
-  HWY_DYNAMIC_DISPATCH(forward_pairs_task)(job, batch, kv_head);
+void attention_forward_pairs(const AttentionJob& job, const AttentionPart& part) {
+  HWY_DYNAMIC_DISPATCH(forward_pairs_task)(job, part);
 }
 void attention_backward_pairs(const AttentionJob& job, int64_t batch, int64_t kv_head) {
   HWY_DYNAMIC_DISPATCH(backward_pairs_task)(job, batch, kv_head);

@@ -28,7 +28,8 @@ void multiply(const FloatProduct& p) {
 
 /// Several queries. Queries and results have type T, keys and values type K.
 template <class T, class K>
-void forward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
+void forward_heads(const AttentionJob& job, const AttentionPart& part) {
+  const int64_t batch = part.batch, kv_head = part.kv_head;
   const Sizes z(job);
   const Mask mask(job, batch);
   const int64_t kept_floats = KeptProbabilities::floats(job, z.keys);
@@ -46,7 +47,8 @@ void forward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
   std::fill(v + job.num_keys * z.width, v + z.keys * z.width, 0.0F);
   for (int64_t h = 0; h < job.num_heads; ++h) {
     if (job.kv_head[h] != kv_head) continue;
-    for (int64_t begin = 0; begin < job.num_queries; begin += kRows) {
+    for (int64_t begin = part.index * kRows; begin < job.num_queries;
+         begin += job.num_parts * kRows) {
       const int64_t rows = std::min(kRows, job.num_queries - begin);
       const Columns columns = columns_of(mask, z, begin, rows);
       const int64_t count = columns.size();
@@ -259,7 +261,8 @@ HWY_INLINE void for_each_part(const KvRows<T>& rows, const Work& work) {
 
 /// One query (decoding); reads keys and values once, without copying them.
 template <class T, class K>
-void decode_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
+void decode_heads(const AttentionJob& job, const AttentionPart& part) {
+  const int64_t batch = part.batch, kv_head = part.kv_head;
   const Sizes z(job);
   const Mask mask(job, batch);
   std::vector<int64_t> readers;  // query heads of the KV head
@@ -417,19 +420,19 @@ void backward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
 }
 
 template <class T, class K>
-void forward_typed(const AttentionJob& job, int64_t batch, int64_t kv_head) {
-  job.num_queries == 1 && job.dropout.p == 0 ? decode_heads<T, K>(job, batch, kv_head)
-                                             : forward_heads<T, K>(job, batch, kv_head);
+void forward_typed(const AttentionJob& job, const AttentionPart& part) {
+  job.num_queries == 1 && job.dropout.p == 0 ? decode_heads<T, K>(job, part)
+                                             : forward_heads<T, K>(job, part);
 }
 
-void forward_task(const AttentionJob& job, int64_t batch, int64_t kv_head) {
+void forward_task(const AttentionJob& job, const AttentionPart& part) {
   if (job.has_int8_keys) {
-    return job.is_bf16 ? decode_heads<uint16_t, int8_t>(job, batch, kv_head)
-                       : decode_heads<float, int8_t>(job, batch, kv_head);
+    return job.is_bf16 ? decode_heads<uint16_t, int8_t>(job, part)
+                       : decode_heads<float, int8_t>(job, part);
   }
-  if (job.is_bf16) return forward_typed<uint16_t, uint16_t>(job, batch, kv_head);
-  job.has_bf16_keys ? forward_typed<float, uint16_t>(job, batch, kv_head)
-                    : forward_typed<float, float>(job, batch, kv_head);
+  if (job.is_bf16) return forward_typed<uint16_t, uint16_t>(job, part);
+  job.has_bf16_keys ? forward_typed<float, uint16_t>(job, part)
+                    : forward_typed<float, float>(job, part);
 }
 void backward_task(const AttentionJob& job, int64_t batch, int64_t kv_head) {
   job.is_bf16 ? backward_heads<uint16_t>(job, batch, kv_head)
@@ -445,11 +448,11 @@ namespace cleave::inline kernels {
 HWY_EXPORT(forward_task);
 HWY_EXPORT(backward_task);
 
-void attention_forward(const AttentionJob& job, int64_t batch, int64_t kv_head) {
+void attention_forward(const AttentionJob& job, const AttentionPart& part) {
   if (job.is_bf16 && job.num_queries > 1 && has_bf16_products()) {
-    return attention_forward_pairs(job, batch, kv_head);
+    return attention_forward_pairs(job, part);
   }
-  HWY_DYNAMIC_DISPATCH(forward_task)(job, batch, kv_head);
+  HWY_DYNAMIC_DISPATCH(forward_task)(job, part);
 }
 void attention_backward(const AttentionJob& job, int64_t batch, int64_t kv_head) {
   if (job.is_bf16 && has_bf16_products()) return attention_backward_pairs(job, batch, kv_head);

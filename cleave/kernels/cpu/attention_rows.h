@@ -35,18 +35,29 @@ struct AttentionJob {
   HeadsView q, k, v, out;
   float* log_sums = nullptr;   // [B, H, T]; written forward, read backward
   HeadsView dout, dq, dk, dv;  // backward's
+  int64_t num_parts = 1;       // forward: of the queries of a KV head; 1 for one query
   [[no_unique_address]] NotStored not_stored{};
 };
 
-/// Computes one KV head of one sequence: the results of the query heads that read it, and in
-/// backward also the KV head's gradients. Calls for different heads write disjoint memory.
-void attention_forward(const AttentionJob& job, int64_t batch, int64_t kv_head);
+/// A part of the work that one thread does: some queries of the heads that read one KV head of one
+/// sequence. Parts do not depend on each other.
+struct AttentionPart {
+  int64_t batch = 0, kv_head = 0, index = 0;
+};
+
+/// Queries that are computed together. Part p of n has the blocks p, p + n, ... of them.
+inline constexpr int64_t kQueryBlock = 48;
+
+/// Computes one KV head of one sequence: the results of the query heads that read it, in forward of
+/// a part of the queries, and in backward also the KV head's gradients. Calls for different heads
+/// and parts write disjoint memory.
+void attention_forward(const AttentionJob& job, const AttentionPart& part);
 void attention_backward(const AttentionJob& job, int64_t batch, int64_t kv_head);
 
 /// attention_forward and attention_backward for bf16 and several queries; requires
 /// has_bf16_products(). Probabilities and the scores' gradients are rounded to bf16 before they are
 /// multiplied; sums are in fp32.
-void attention_forward_pairs(const AttentionJob& job, int64_t batch, int64_t kv_head);
+void attention_forward_pairs(const AttentionJob& job, const AttentionPart& part);
 void attention_backward_pairs(const AttentionJob& job, int64_t batch, int64_t kv_head);
 
 }  // namespace cleave::inline kernels
