@@ -9,6 +9,7 @@ find_library(LibTorch_CPU_LIBRARY torch_cpu HINTS ${CLEAVE_LIBTORCH}/lib NO_DEFA
 find_library(LibTorch_C10_LIBRARY c10 HINTS ${CLEAVE_LIBTORCH}/lib NO_DEFAULT_PATH)
 # at::parallel_for is a template in libtorch's headers. Without -fopenmp it compiles to a loop on one thread, without a warning.
 # The OpenMP library must be the one that libtorch loads: only that one has the number of threads of at::set_num_threads().
+# Clang's OpenMP is another library.
 find_library(LibTorch_OPENMP_LIBRARY NAMES libgomp.so.1 gomp HINTS ${CLEAVE_LIBTORCH}/lib)
 
 include(FindPackageHandleStandardArgs)
@@ -21,7 +22,7 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::LibTorch)
   set_target_properties(LibTorch::LibTorch PROPERTIES
     INTERFACE_INCLUDE_DIRECTORIES "${LibTorch_INCLUDE_DIR};${LibTorch_INCLUDE_DIR}/torch/csrc/api/include"
     INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${LibTorch_INCLUDE_DIR};${LibTorch_INCLUDE_DIR}/torch/csrc/api/include"
-    INTERFACE_COMPILE_OPTIONS "$<$<COMPILE_LANGUAGE:CXX>:-fopenmp>"
+    INTERFACE_COMPILE_OPTIONS "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fopenmp>"
     INTERFACE_LINK_LIBRARIES "${LibTorch_CPU_LIBRARY};${LibTorch_C10_LIBRARY};${LibTorch_OPENMP_LIBRARY}")
 endif()
 mark_as_advanced(LibTorch_INCLUDE_DIR LibTorch_CPU_LIBRARY LibTorch_C10_LIBRARY LibTorch_OPENMP_LIBRARY)
