@@ -3,10 +3,12 @@ import json
 import math
 import os
 import pathlib
+import signal
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import unittest.mock
 
@@ -165,6 +167,26 @@ class Ends(Folder):
         self.assertEqual(self.end("echo 'cleave: one' >&2; echo 'cleave: two' >&2; exit 2"), "refusal")
         self.assertEqual(self.end("echo 'cleave: did you mean \"x\"; this is a bug in cleave' >&2; exit 2"), "refusal")
         self.assertEqual(self.end("exec sleep 100", limit_s=0.2), "hang")
+
+    def test_time_without_a_cpu_is_no_hang(self):
+        with unittest.mock.patch.object(program, "starved_seconds", return_value=60):
+            self.assertEqual(self.end("sleep 0.5", limit_s=0.1), "answered")
+        # As if both had been stopped for a minute.
+        start = time.monotonic()
+        with unittest.mock.patch.object(program.time, "monotonic", lambda: 60 * (time.perf_counter() > later) + start):
+            later = time.perf_counter() + 0.1
+            self.assertEqual(self.end("sleep 0.5", limit_s=10), "answered")
+
+    def test_a_thread_that_shares_its_cpu_waits_for_it(self):
+        cpu = str(min(os.sched_getaffinity(0)))
+        busy = subprocess.Popen(["taskset", "-c", cpu, "bash", "-c", "while :; do :; done & while :; do :; done"],
+                                start_new_session=True)
+        self.addCleanup(busy.wait)
+        self.addCleanup(os.killpg, busy.pid, signal.SIGKILL)
+        end = time.monotonic() + 60
+        while program.starved_seconds(busy.pid) < 0.1 and time.monotonic() < end:
+            pass
+        self.assertGreaterEqual(program.starved_seconds(busy.pid), 0.1)
 
 
 class Shrinking(unittest.TestCase):

@@ -1,4 +1,5 @@
 """Runs the program and checks that it ends with an answer or a one-line refusal."""
+import glob
 import json
 import os
 import re
@@ -111,15 +112,35 @@ class Program:
             raise Failure("output", f"{ended.command()} printed no JSON: {ended.out[:300]}") from None
 
 
+def starved_seconds(session):
+    """How long the processes of a session waited for a CPU: the longest wait of one of their threads."""
+    longest = 0
+    for folder in glob.glob("/proc/[0-9]*"):
+        try:
+            if os.getsid(int(os.path.basename(folder))) != session:
+                continue
+            for path in glob.glob(folder + "/task/*/schedstat"):
+                with open(path, encoding="ascii") as file:
+                    longest = max(longest, int(file.read().split()[1]) * 1e-9)
+        except OSError:  # it has ended meanwhile
+            continue
+    return longest
+
+
 def wait(process, deadline, watch=None):
-    """(exit code or -signal; resource usage; whether it was killed at the deadline)."""
-    timed_out, pause = False, 0.002
+    """(exit code or -signal; resource usage; whether it was killed at the deadline).
+
+    Time in which the program waited for a CPU, or was stopped together with this one, does not count."""
+    timed_out, pause, last, stopped = False, 0.002, time.monotonic(), 0
     try:
         while True:
             pid, status, usage = os.wait4(process.pid, os.WNOHANG)
             if pid:
                 break
-            if time.monotonic() > deadline and not timed_out:
+            now = time.monotonic()
+            stopped += max(0, now - last - 1)  # a round takes at most a tenth of a second
+            last = now
+            if (not timed_out and now > deadline + stopped and now > deadline + stopped + starved_seconds(process.pid)):
                 timed_out = True
                 os.killpg(process.pid, signal.SIGKILL)
             if watch:
