@@ -58,13 +58,13 @@ std::optional<ShardPlace> shard_place(at::IntArrayRef shape, int64_t dim,
 std::vector<double> l2_norms(const DeviceKernels& kernels, const std::vector<Tensor>& tensors) {
   if (tensors.empty()) return {};
   std::vector<Tensor> kept;
-  std::vector<SquaresOf> squares;
+  std::vector<SquaresOf> squares(tensors.size());
   int64_t num_parts = 0;
-  for (const Tensor& any : tensors) {
-    const Tensor& t = kept.emplace_back(any.contiguous());
-    squares.push_back({.data = t.const_data_ptr(),
-                       .count = t.numel(),
-                       .is_bf16 = t.scalar_type() == at::kBFloat16});
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const Tensor& t = kept.emplace_back(tensors[i].contiguous());
+    squares[i].data = t.const_data_ptr();
+    squares[i].count = t.numel();
+    squares[i].is_bf16 = t.scalar_type() == at::kBFloat16;
     num_parts += (t.numel() + kListPart - 1) / kListPart;
   }
   const auto options = tensors[0].options().dtype(at::kDouble);

@@ -134,16 +134,17 @@ AdamRule rule_of(const OptimizerOptions& options, const Update& update, int64_t 
 
 void step_on_device(const std::vector<FusedTensors>& tensors, const AdamRule& rule) {
   if (tensors.empty()) return;
-  std::vector<AdamTensor> list;
-  list.reserve(tensors.size());
-  for (const FusedTensors& t : tensors) {
-    list.push_back({.weight = t.leaf.mutable_data_ptr<float>(),
-                    .gradient = t.gradient.const_data_ptr(),
-                    .exp_avg = t.exp_avg.mutable_data_ptr<float>(),
-                    .exp_avg_sq = t.exp_avg_sq.mutable_data_ptr<float>(),
-                    .bf16_weight = bf16_data(t.read),
-                    .count = t.leaf.numel(),
-                    .is_bf16_gradient = t.gradient.scalar_type() == at::kBFloat16});
+  std::vector<AdamTensor> list(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const FusedTensors& t = tensors[i];
+    AdamTensor& on_device = list[i];
+    on_device.weight = t.leaf.mutable_data_ptr<float>();
+    on_device.gradient = t.gradient.const_data_ptr();
+    on_device.exp_avg = t.exp_avg.mutable_data_ptr<float>();
+    on_device.exp_avg_sq = t.exp_avg_sq.mutable_data_ptr<float>();
+    on_device.bf16_weight = bf16_data(t.read);
+    on_device.count = t.leaf.numel();
+    on_device.is_bf16_gradient = t.gradient.scalar_type() == at::kBFloat16;
   }
   const Tensor& leaf = tensors[0].leaf;
   const Tensor scale = at::full({1}, rule.gradient_scale, leaf.options());

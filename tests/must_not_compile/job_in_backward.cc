@@ -5,6 +5,7 @@
 
 #include "cleave/kernels/cpu/int4_loops.h"
 #include "cleave/kernels/cpu/rows.h"
+#include "cleave/kernels/cuda/device_kernels.h"
 
 #ifndef JOB
 #define JOB LayerNormJob

@@ -57,6 +57,7 @@ struct SquaresOf {
   const void* data = nullptr;
   int64_t count = 0;
   bool is_bf16 = false;
+  [[no_unique_address]] NotStored not_stored{};
 };
 
 /// A tensor that Adam steps (AdamRun).
@@ -67,6 +68,7 @@ struct AdamTensor {
   uint16_t* bf16_weight = nullptr;  ///< if set, also receives the new weights, as bf16
   int64_t count = 0;
   bool is_bf16_gradient = false;
+  [[no_unique_address]] NotStored not_stored{};
 };
 
 /// Elements of a tensor that one block sums or steps.

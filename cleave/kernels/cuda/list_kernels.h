@@ -2,6 +2,8 @@
 // Gradient norms and Adam over many tensors with few launches.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <type_traits>
 
 #include "cleave/kernels/cuda/block.h"
 #include "cleave/kernels/cuda/device_kernels.h"
@@ -138,13 +140,16 @@ struct AdamKernel {
 /// Calls run(list) for lists that together have all tensors, in order.
 template <class Listed, class Run>
 void for_lists(std::span<const Listed> tensors, const Run& run) {
+  static_assert(std::is_trivially_destructible_v<Listed>);
   using List = TensorList<Listed>;
   for (size_t begin = 0; begin < tensors.size(); begin += List::kMost) {
     List list;
     list.num_tensors = static_cast<int>(std::min(List::kMost, tensors.size() - begin));
     list.first_block[0] = 0;
     for (int i = 0; i < list.num_tensors; ++i) {
-      list.tensors[i] = tensors[begin + static_cast<size_t>(i)];
+      // As a launch copies its arguments: bytes, since what holds raw pointers has no copies.
+      std::memcpy(static_cast<void*>(&list.tensors[i]), &tensors[begin + static_cast<size_t>(i)],
+                  sizeof(Listed));
       list.first_block[i + 1] = list.first_block[i] + parts_of(list.tensors[i].count, kListPart);
     }
     run(list);

@@ -60,14 +60,14 @@ struct State {
         v(at::rand({size}) * 0.1),
         gradient(at::randn({size}).to(gradient_type)),
         narrow(at::zeros({size}, at::kBFloat16)) {}
-  [[nodiscard]] AdamTensor on_device() const {
-    return {.weight = w.mutable_data_ptr<float>(),
-            .gradient = gradient.const_data_ptr(),
-            .exp_avg = m.mutable_data_ptr<float>(),
-            .exp_avg_sq = v.mutable_data_ptr<float>(),
-            .bf16_weight = static_cast<uint16_t*>(narrow.mutable_data_ptr()),
-            .count = w.numel(),
-            .is_bf16_gradient = gradient.scalar_type() == at::kBFloat16};
+  void put_into(AdamTensor& t) const {
+    t.weight = w.mutable_data_ptr<float>();
+    t.gradient = gradient.const_data_ptr();
+    t.exp_avg = m.mutable_data_ptr<float>();
+    t.exp_avg_sq = v.mutable_data_ptr<float>();
+    t.bf16_weight = static_cast<uint16_t*>(narrow.mutable_data_ptr());
+    t.count = w.numel();
+    t.is_bf16_gradient = gradient.scalar_type() == at::kBFloat16;
   }
 };
 
@@ -93,8 +93,8 @@ std::vector<State> states_of(at::ScalarType type) {
 }
 
 void step_all(const std::vector<State>& states, const AdamRule& rule) {
-  std::vector<AdamTensor> list;
-  for (const State& s : states) list.push_back(s.on_device());
+  std::vector<AdamTensor> list(states.size());
+  for (size_t i = 0; i < states.size(); ++i) states[i].put_into(list[i]);
   const auto scale = static_cast<float>(rule.gradient_scale);
   KernelSet<FiberLaunch>().adam(list, rule, &scale);
 }
