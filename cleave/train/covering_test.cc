@@ -100,12 +100,9 @@ bool is_accepted(const ArrayRow& row) {
   return !(is(kMicro, "3") && is(kDp, "2"));  // a dp rank has 2 sequences
 }
 
-/// Whether a row is run: at most 6 processes, since each loads the library; Muon in fp64 only,
-/// since it lets the rounding of small singular values grow to the size of the update.
+/// Whether a row is run: at most 6 processes, since each loads the library.
 bool is_run(const ArrayRow& row) {
   if (!is_accepted(row)) return false;
-  const bool is_muon = row[kOptimizer] != kOpen && value(row, kOptimizer) == "muon";
-  if (is_muon && row[kType] != kOpen && value(row, kType) != "fp64") return false;
   if (row[kRanks] == kOpen || value(row, kRanks) == "threads") return true;
   int ranks = 1;
   for (const Place place : {kTp, kPp, kDp}) ranks *= row[place] == kOpen ? 1 : number(row, place);
@@ -374,13 +371,42 @@ TEST_P(CoveringTriples, EveryTripleOfValues_TrainsAsOneRankOfLibtorchDoes) {
 }
 INSTANTIATE_TEST_SUITE_P(Full, CoveringTriples, testing::Range(0, kTripleParts));
 
+// Muon lets the rounding of small singular values grow, in bf16 to the size of its update, and the
+// bounds with it. Even so, most tensors of a run that took AdamW for Muon would exceed them: at
+// least 19 of 38, and 36 of 38 in the other types.
+TEST(CoveringBounds, OfMuon_TellItFromAdamW) {
+  Bench bench;
+  ArrayRow row(kNumPlaces, 0);
+  for (int family = 0; family < 3; ++family) {
+    row[kFamily] = family;
+    for (const char* const type : {"fp32", "bf16", "fp16"}) {
+      row[kOptimizer] = 3;
+      ASSERT_EQ(value(row, kOptimizer), "muon");
+      const Result& plain = bench.on_one_rank(row, type);
+      const Result& exact = bench.on_one_rank(row, "fp64");
+      row[kOptimizer] = 0;
+      const Result& adamw = bench.on_one_rank(row, "fp64");
+      size_t num_found = 0;
+      for (const auto& [name, want] : exact.weights) {
+        const double stored = unit_roundoff(type_of(type)) * largest(want);
+        const double bound = rounding_bound(largest(plain.weights.at(name) - want), stored);
+        if (largest(adamw.weights.at(name) - want) > bound) ++num_found;
+      }
+      const double least_share = std::string(type) == "bf16" ? 0.4 : 0.9;
+      EXPECT_GE(static_cast<double>(num_found),
+                least_share * static_cast<double>(exact.weights.size()))
+          << value(row, kFamily) << " " << type;
+    }
+  }
+}
+
 /// Refused values of two factors. The pairs have no factor in common, so three factors have one
 /// pair at most.
 struct RefusedPair {
   size_t a, b, count;
 };
-constexpr std::array kRefusedPairs{RefusedPair{kSchedule, kVirtual, 1}, RefusedPair{kDp, kMicro, 1},
-                                   RefusedPair{kType, kOptimizer, 3}};
+constexpr std::array kRefusedPairs{RefusedPair{kSchedule, kVirtual, 1},
+                                   RefusedPair{kDp, kMicro, 1}};
 
 /// The number of allowed combinations of the values of some factors, in closed form.
 size_t num_allowed(const std::vector<Factor>& all, const std::vector<size_t>& chosen) {
