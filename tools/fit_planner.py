@@ -8,6 +8,7 @@ which the table does not give micro-batch or recompute do not count, unless no o
 usage: fit_planner.py CLEAVE RUNS.csv MACHINE [MACHINE ...] [--without SOURCE] [--evaluations N]
                                                                     prints the constants as JSON; takes minutes
        fit_planner.py ... --hold-out sources|N                      cross-validation instead
+       fit_planner.py ... --fixed NAME=VALUE                        repeatable: a constant that is not fitted
 --without leaves out the rows of sources that begin with this text. --hold-out fits the constants without the rows of one source,
 or of each N-th row, in turn, from the same start, and prints the errors of the rows that were left out.
 """
@@ -20,7 +21,7 @@ import subprocess
 import tempfile
 
 #            name: (default, lowest, highest, first step)
-CONSTANTS = {"matrix_share": (0.8, 0.3, 0.95, 0.08),
+CONSTANTS = {"matrix_share": (0.8, 0.1, 0.95, 0.08),
              "memory_share": (0.8, 0.3, 0.95, -0.1),
              "host_link_share": (0.7, 0.3, 0.95, 0.1),
              "net_link_share": (0.7, 0.3, 0.95, -0.15),
@@ -29,10 +30,14 @@ CONSTANTS = {"matrix_share": (0.8, 0.3, 0.95, 0.08),
 SCALES = (1, -0.7, 0.5)  # of the first steps: each start begins at the best point of the one before
 
 
+def fixed_of(options):
+    return {name: float(value) for name, value in (text.split("=") for text in options.fixed)}
+
+
 def predicted(options, machine, values, folder):
     """The rows of a machine, with the constants `values`."""
     path = pathlib.Path(folder) / "cluster.json"
-    path.write_text(json.dumps({"base": machine, "name": machine, "fitted": dict(zip(CONSTANTS, values))}))
+    path.write_text(json.dumps({"base": machine, "name": machine, "fitted": {**dict(zip(CONSTANTS, values)), **fixed_of(options)}}))
     answer = subprocess.run([options.program, "plan", "--runs", options.runs, "--cluster", str(path), "--json"], check=True,
                             capture_output=True, text=True).stdout
     rows = [row for row in json.loads(answer)["rows"] if row.get("cluster") == machine
@@ -114,8 +119,11 @@ def main():
     parser.add_argument("machines", metavar="MACHINE", nargs="+")
     parser.add_argument("--without", metavar="SOURCE")
     parser.add_argument("--hold-out", metavar="sources|N")
+    parser.add_argument("--fixed", metavar="NAME=VALUE", action="append", default=[])
     parser.add_argument("--evaluations", type=int, default=900)
     options = parser.parse_args()
+    for name in fixed_of(options):
+        del CONSTANTS[name]
     defaults, low, high, steps = (list(column) for column in zip(*CONSTANTS.values()))
 
     with tempfile.TemporaryDirectory() as folder:

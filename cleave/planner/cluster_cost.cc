@@ -62,13 +62,15 @@ struct Shape {
   double tokens = static_cast<double>(r.micro_batch * r.seq_len) / r.cp;  ///< of a device
   double hidden = static_cast<double>(m.hidden);
   double tp = r.tp;
+  double expert_tp = r.whole_experts ? 1 : tp;  ///< devices that share a feed-forward layer
+  double own_tokens = tokens * expert_tp / tp;  ///< those that a device sends to its experts
   double wide = r.element_bytes / 2;
   double rate = c.memory_rate * c.fitted.memory_share;  ///< bytes of elementwise passes
   double kernel_rate = std::max(rate, c.memory_rate* kKernelShare);  ///< those of known kernels
 
   /// Rows of a device's feed-forward layers: each token once for each of its experts.
   [[nodiscard]] double routed() const {
-    return tokens * static_cast<double>(m.experts > 0 ? m.top_k : 1);
+    return own_tokens * static_cast<double>(m.experts > 0 ? m.top_k : 1);
   }
   [[nodiscard]] double boundary_bytes() const { return tokens * hidden * r.element_bytes; }
   /// Scores of a device, of one layer.
@@ -113,9 +115,10 @@ double tp_time(const Shape& s) {
 
 /// Seconds of a layer's tensor-parallel collectives that its products do not hide. With overlap:
 /// those of one of as many chunks as there are ranks, or the time by which the collectives exceed
-/// the products, whichever is longer.
+/// the products, whichever is longer. Whole experts take a device's own tokens: attention alone has
+/// collectives.
 double exposed_tp_time(const Shape& s, double gemm) {
-  const double whole = 2 * tp_time(s);
+  const double whole = (s.r.whole_experts ? 1 : 2) * tp_time(s);
   return s.r.overlaps_tp ? std::max(whole / s.tp, whole - gemm) : whole;
 }
 
@@ -131,18 +134,26 @@ std::array<Product, 5> products(const Shape& s) {
   // Equal shares of the tokens of all devices that share out the experts.
   const double own = s.m.experts > 0 ? static_cast<double>(s.m.experts) / s.r.ep : 1;
   const double rows = s.routed() / own;
-  return {{{1, t, (q + 2 * kv) / s.tp, s.hidden},
-           {1, t, s.hidden, q / s.tp},
-           {own, rows, (s.m.gated ? 2 : 1) * f / s.tp, s.hidden},
-           {own, rows, s.hidden, f / s.tp},
-           {s.m.experts > 0 ? 1.0 : 0.0, t, static_cast<double>(s.m.experts), s.hidden}}};
+  return {
+      {{1, t, (q + 2 * kv) / s.tp, s.hidden},
+       {1, t, s.hidden, q / s.tp},
+       {own, rows, (s.m.gated ? 2 : 1) * f / s.expert_tp, s.hidden},
+       {own, rows, s.hidden, f / s.expert_tp},
+       {s.m.experts > 0 ? 1.0 : 0.0, s.own_tokens, static_cast<double>(s.m.experts), s.hidden}}};
 }
 
 /// Seconds of the exchange of tokens with their experts, or of the results with their tokens.
 double exchange_time(const Shape& s) {
   if (s.m.experts == 0) return 0;
-  return all_to_all_time(s.c, s.routed() * s.hidden * s.r.element_bytes,
-                         {.size = s.r.ep, .stride = s.r.tp, .world = s.r.devices()});
+  return all_to_all_time(
+      s.c, s.routed() * s.hidden * s.r.element_bytes,
+      {.size = s.r.ep, .stride = s.r.whole_experts ? 1 : s.r.tp, .world = s.r.devices()});
+}
+
+/// Seconds of a pass's exchanges, there and back, that compute does not hide.
+double exposed_ep_time(const Shape& s, double compute) {
+  const double whole = 2 * exchange_time(s);
+  return s.r.overlaps_ep ? std::max(0.0, whole - compute) : whole;
 }
 
 /// Bytes that elementwise passes of a layer move in forward, for a hidden element, for one of
@@ -174,10 +185,26 @@ double elementwise_bytes(const Shape& s) {
   const PassBytes bytes = pass_bytes(s);
   const double sharded = s.r.sequence_parallel ? s.tp : 1;
   const int64_t rotated = s.m.gated ? (s.m.heads + s.m.kv_heads) * s.m.head_dim : 0;
-  const double copies = s.m.experts > 0 ? 2 * 2 * (s.tokens + s.routed()) * s.hidden : 0;
+  const double copies = s.m.experts > 0 ? 2 * 2 * (s.own_tokens + s.routed()) * s.hidden : 0;
   return s.wide * (s.tokens * s.hidden * bytes.hidden / sharded +
                    s.tokens * static_cast<double>(rotated) * bytes.rotated / s.tp +
-                   s.routed() * static_cast<double>(s.m.ffn) * bytes.ffn / s.tp + copies);
+                   s.routed() * static_cast<double>(s.m.ffn) * bytes.ffn / s.expert_tp + copies);
+}
+
+double elementwise_time(const Shape& s) {
+  return elementwise_bytes(s) / (s.r.kernels == Kernels::kOwn ? s.rate : s.kernel_rate);
+}
+
+/// Seconds to convert what the products of a pass read to 8 or 4 bits: inputs in forward, gradients
+/// of outputs in backward. A scale that follows from the values takes a read more than the
+/// conversion, which writes the values also transposed, for the gradients of the weights
+/// (Transformer Engine's Float8CurrentScaling; torchtitan's float8 does the same).
+double conversion_time(const Shape& s, bool backward) {
+  if (s.r.type <= MatrixType::kBf16) return 0;
+  const double narrow = s.r.type == MatrixType::kFp8 ? 1 : 0.5;
+  double elements = 0;
+  for (const Product& p : products(s)) elements += p.count * p.rows * (backward ? p.n : p.k);
+  return elements * (2 + 2 + 2 * narrow) / s.kernel_rate;
 }
 
 Pass forward_pass(const Shape& s) {
@@ -186,9 +213,9 @@ Pass forward_pass(const Shape& s) {
     if (p.count > 0) out.gemm += p.count * gemm_time(s.c, s.r.type, p.rows, p.n, p.k);
   }
   out.attention = attention_time(s, false);
-  out.memory_bound = elementwise_bytes(s) / (s.r.kernels == Kernels::kOwn ? s.rate : s.kernel_rate);
+  out.memory_bound = elementwise_time(s) + conversion_time(s, false);
   out.tp = exposed_tp_time(s, out.gemm);
-  out.ep = 2 * exchange_time(s);
+  out.ep = exposed_ep_time(s, out.compute());
   return out;
 }
 
@@ -200,9 +227,9 @@ Pass backward_pass(const Shape& s, const Pass& forward) {
     if (!s.r.frozen) out.gemm += p.count * gemm_time(s.c, s.r.type, p.k, p.n, p.rows);
   }
   out.attention = attention_time(s, true);
-  out.memory_bound = 2 * forward.memory_bound;
+  out.memory_bound = 2 * elementwise_time(s) + conversion_time(s, true);
   out.tp = exposed_tp_time(s, out.gemm);
-  out.ep = forward.ep;
+  out.ep = exposed_ep_time(s, out.compute());
   switch (s.r.recompute) {
     case Keep::kAll:
       break;
@@ -251,9 +278,19 @@ double embedding_parameters(const TransformerSize& m) {
   return static_cast<double>(m.vocab) * static_cast<double>(m.hidden);
 }
 
-/// Parameters of a layer on a device, without tensor parallelism.
+/// Parameters of the experts of a layer on a device.
+double own_expert_parameters(const TransformerSize& m, const ClusterRun& r) {
+  return m.expert_parameters() / r.ep / (r.whole_experts ? 1 : r.tp);
+}
+
+/// Parameters of a layer on a device.
 double own_layer_parameters(const TransformerSize& m, const ClusterRun& r) {
-  return m.layer_parameters() - m.expert_parameters() * (1 - 1.0 / r.ep);
+  return (m.layer_parameters() - m.expert_parameters()) / r.tp + own_expert_parameters(m, r);
+}
+
+/// Devices that have the same experts, of those that have the same stage.
+double expert_copies(const ClusterRun& r) {
+  return double{1} * r.dp * r.cp * (r.whole_experts ? r.tp : 1) / r.ep;
 }
 
 /// Parameters of the largest device: of its layers, and of embedding and head.
@@ -263,7 +300,7 @@ struct DeviceParameters {
 DeviceParameters largest_device(const TransformerSize& m, const ClusterRun& r) {
   const StageLayers layers = stage_layers(m, r);
   const double copies = r.pp == 1 && !m.tied ? 2 : 1;
-  const double layer = own_layer_parameters(m, r) / r.tp;
+  const double layer = own_layer_parameters(m, r);
   const double ends = copies * embedding_parameters(m) / r.tp;
   if (layers.edge * layer + ends < layers.most * layer) return {layers.most * layer, 0};
   return {layers.edge * layer, ends};
@@ -278,7 +315,7 @@ double device_parameters(const TransformerSize& m, const ClusterRun& r) {
 /// Parameters of the experts on the largest device. Fewer devices have copies of these than of the
 /// others.
 double device_expert_parameters(const TransformerSize& m, const ClusterRun& r) {
-  return stage_layers(m, r).most * m.expert_parameters() / r.ep / r.tp;
+  return stage_layers(m, r).most * own_expert_parameters(m, r);
 }
 
 /// Parameters of the largest device after sharding over the devices that have copies of them.
@@ -286,8 +323,7 @@ double sharded_parameters(const TransformerSize& m, const ClusterRun& r) {
   const double all = device_parameters(m, r);
   if (r.sharding == Sharding::kNone) return all;
   const double of_experts = device_expert_parameters(m, r);
-  const double shards = double{1} * r.dp * r.cp;
-  return (all - of_experts) / shards + of_experts / (shards / r.ep);
+  return (all - of_experts) / r.dp / r.cp + of_experts / expert_copies(r);
 }
 
 /// Bytes of the optimizer's states on the largest device.
@@ -315,7 +351,7 @@ double kept_bytes(const Shape& s, Keep keep) {
   const double replicated = has_dropout(s.m) ? 10 * h : 8 * h;
   const double sharded = 4 * q + 4 * kv;
   const double ffn = (s.m.gated ? 8 : 4) * f;
-  double bytes = s.tokens * (replicated / outer + sharded / s.tp) + s.routed() * ffn / s.tp;
+  double bytes = s.tokens * (replicated / outer + sharded / s.tp) + s.routed() * ffn / s.expert_tp;
   if (s.m.experts > 0) bytes += 2 * 2 * s.routed() * h;  // inputs and results of experts
   if (!s.c.fused_attention && keep == Keep::kAll) bytes += 5 * s.scores();
   return s.wide * bytes;
@@ -383,8 +419,10 @@ double gemm_time(const Cluster& c, MatrixType type, double m, double n, double k
 
 std::string refusal(const TransformerSize& m, const ClusterRun& r) {
   if (m.heads % r.tp != 0) return str(m.heads, " heads do not divide by tp ", r.tp);
-  if (r.ep > 1 && (m.experts == 0 || m.experts % r.ep != 0 || r.dp % r.ep != 0)) {
-    return str("ep ", r.ep, " does not divide the ", m.experts, " experts and dp ", r.dp);
+  const int sharing = r.whole_experts ? r.tp * r.dp : r.dp;
+  if (r.ep > 1 && (m.experts == 0 || m.experts % r.ep != 0 || sharing % r.ep != 0)) {
+    return str("ep ", r.ep, " does not divide the ", m.experts, " experts and ",
+               r.whole_experts ? "tp x dp " : "dp ", sharing);
   }
   const int64_t stages = int64_t{r.pp} * r.virtual_stages;
   if (stages > m.layers) return str(stages, " stages, but ", m.layers, " layers");
@@ -408,7 +446,7 @@ ClusterMemory cluster_memory(const Cluster& c, const TransformerSize& m, const C
     // Whole at a time: two layers and the embedding; the whole stage if the pipeline keeps it.
     const double whole = keeps_whole(r)
                              ? parameters
-                             : (2 * own_layer_parameters(m, r) + embedding_parameters(m)) / r.tp;
+                             : 2 * own_layer_parameters(m, r) + embedding_parameters(m) / r.tp;
     out.weights = r.weight_bytes * whole;
     out.gradients = r.gradient_bytes * sharded + r.gradient_bytes * whole;
   } else {
@@ -439,8 +477,8 @@ ClusterMemory cluster_memory(const Cluster& c, const TransformerSize& m, const C
 
 namespace {
 
-/// Sends of a device between stages in a step that compute does not hide: in the steady state of
-/// 1F1B each micro-batch waits for one activation and one gradient per stage of the rank.
+/// Sends of a device between stages in a step: one activation and one gradient for each micro-batch
+/// and stage of the rank.
 double pipeline_time(const Shape& s) {
   if (s.r.pp == 1) return 0;
   double bytes = s.boundary_bytes();
@@ -460,9 +498,10 @@ double pipeline_time(const Shape& s) {
 double data_parallel_time(const Shape& s, double forward_s, double backward_s) {
   const LinkGroup group{.size = s.r.dp * s.r.cp, .stride = s.r.tp, .world = s.r.devices()};
   if (group.size == 1) return 0;
-  // Devices with the same experts are ep apart among those of data parallelism.
-  const LinkGroup copies{
-      .size = group.size / s.r.ep, .stride = s.r.tp * s.r.ep, .world = group.world};
+  // Devices with the same experts are ep apart among those that share them out.
+  const LinkGroup copies{.size = static_cast<int>(expert_copies(s.r)),
+                         .stride = (s.r.whole_experts ? 1 : s.r.tp) * s.r.ep,
+                         .world = group.world};
   const double all = device_parameters(s.m, s.r);
   const double of_experts = device_expert_parameters(s.m, s.r) / all;
   const double gradients = s.r.sync_bytes * all;
@@ -520,9 +559,12 @@ ClusterCost cluster_cost(const Cluster& c, const TransformerSize& m, const Clust
   t.launch = n * launch * micro;
   t.tp = stage.tp;
   t.ep = stage.ep;
-  t.pp = pipeline_time(s);
+  // In the steady state of 1F1B each micro-batch waits for its messages, unless they are sent
+  // beside the compute of another one.
+  const double messages = pipeline_time(s);
+  t.pp = r.overlaps_pp ? std::max(0.0, messages - stage.compute()) : messages;
   // The fill and drain pass through all stages, most of which have no head.
-  t.bubble = (r.pp - 1.0) / r.virtual_stages * (stage_s(layers.most, nullptr) + t.pp / micro);
+  t.bubble = (r.pp - 1.0) / r.virtual_stages * (stage_s(layers.most, nullptr) + messages / micro);
   const double pass_s = n * forward.compute();
   t.dp = data_parallel_time(s, pass_s, n * backward.compute());
   t.optimizer =

@@ -38,7 +38,7 @@ enum class Sharding : uint8_t { kNone, kZero1, kFsdp };
 /// A training run on a cluster. tp * dp * pp * cp devices.
 struct ClusterRun {
   int tp = 1, pp = 1, dp = 1, cp = 1;
-  int ep = 1;  ///< data-parallel devices that share out the experts; divides dp
+  int ep = 1;  ///< devices that share out the experts; divides dp, or tp x dp if experts are whole
   int virtual_stages = 1;
   bool sequence_parallel = false;
   Sharding sharding = Sharding::kNone;
@@ -46,19 +46,22 @@ struct ClusterRun {
   Kernels kernels = Kernels::kOwn;
   int64_t micro_batch = 1, global_batch = 1, seq_len = 2048;
   MatrixType type = MatrixType::kBf16;
-  double element_bytes = 2;   ///< of an activation
-  double weight_bytes = 2;    ///< per parameter, of the copy that forward reads
-  double gradient_bytes = 2;  ///< per parameter, kept
-  double sync_bytes = 2;      ///< per parameter, summed over data-parallel devices
-  double state_bytes = 12;    ///< per parameter: fp32 weights and two moments
-  double more_end_bytes = 0;  ///< further states, per parameter of embedding and head
-  double scratch_bytes = 0;   ///< per parameter, sharded as the states are
-  bool regathers = false;     ///< FSDP frees gathered weights after each layer in pipelines too
-  bool overlaps_dp = false;   ///< gradient sync runs beside backward
-  bool fused_loss = false;    ///< the loss has no fp32 copies of the logits
-  bool frozen = false;        ///< weights get no gradient; adapters themselves are not counted
-  bool overlaps_tp = false;   ///< tp's collectives run beside the matrix products that they feed
-  bool scatters_p2p = false;  ///< a tp rank sends its share of an activation, not all of it
+  double element_bytes = 2;    ///< of an activation
+  double weight_bytes = 2;     ///< per parameter, of the copy that forward reads
+  double gradient_bytes = 2;   ///< per parameter, kept
+  double sync_bytes = 2;       ///< per parameter, summed over data-parallel devices
+  double state_bytes = 12;     ///< per parameter: fp32 weights and two moments
+  double more_end_bytes = 0;   ///< further states, per parameter of embedding and head
+  double scratch_bytes = 0;    ///< per parameter, sharded as the states are
+  bool regathers = false;      ///< FSDP frees gathered weights after each layer in pipelines too
+  bool overlaps_dp = false;    ///< gradient sync runs beside backward
+  bool fused_loss = false;     ///< the loss has no fp32 copies of the logits
+  bool frozen = false;         ///< weights get no gradient; adapters themselves are not counted
+  bool overlaps_tp = false;    ///< tp's collectives run beside the matrix products that they feed
+  bool overlaps_pp = false;    ///< messages between stages run beside compute
+  bool overlaps_ep = false;    ///< experts' messages run beside the compute of another micro-batch
+  bool scatters_p2p = false;   ///< a tp rank sends its share of an activation, not all of it
+  bool whole_experts = false;  ///< tp does not split experts: ep devices of tp x dp share them out
   [[nodiscard]] int64_t devices() const { return int64_t{tp} * pp * dp * cp; }
   [[nodiscard]] int64_t micro_batches() const;
 };

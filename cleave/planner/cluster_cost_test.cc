@@ -386,6 +386,79 @@ TEST(ClusterMemory, ExpertParallel_DividesTheExpertsOnly) {
   EXPECT_NEAR(states(cluster_memory(ideal(), with_experts(), r)), each / 8, 1e-4 * experts);
 }
 
+// With ep 8 of tp x dp 16 each device has one of a layer's eight experts, and two have the same.
+TEST(ClusterMemory, WholeExperts_AreSharedOutOverTpAndDp) {
+  const double h = 12288;
+  TransformerSize m = with_experts();
+  m.experts = 8;
+  const double experts = 96 * 8 * 8 * h * h, rest = 96 * (4 * h * h + 8 * h);
+  ClusterRun r = run(8, 1, 2);
+  r.whole_experts = true;
+  r.ep = 8;
+  EXPECT_NEAR(states(cluster_memory(ideal(), m, r)), 16 * (rest / 8 + experts / 8), 1e-4 * experts);
+  r.sharding = Sharding::kZero1;
+  const double each = 4 * (rest / 8 + experts / 8) + 12 * (rest / 8 / 2 + experts / 8 / 2);
+  EXPECT_NEAR(states(cluster_memory(ideal(), m, r)), each, 1e-4 * experts);
+  r.ep = 16;
+  EXPECT_EQ(refusal(m, r), "ep 16 does not divide the 8 experts and tp x dp 16");
+}
+
+// The same experts and tokens of a device with tp 2, whole or split: the exchange has half the
+// tokens, tp's sums are those of attention alone, and the products have the same flops.
+TEST(ClusterTime, WholeExperts_TakeADevicesOwnTokens) {
+  ClusterRun r = run(2, 1, 2);
+  r.sequence_parallel = true;
+  r.ep = 2;
+  const ClusterTime split = cluster_cost(ideal(), with_experts(), r).time;
+  r.whole_experts = true;
+  const ClusterTime whole = cluster_cost(ideal(), with_experts(), r).time;
+  EXPECT_NEAR(whole.ep, split.ep / 2, 1e-6 * split.ep);
+  EXPECT_NEAR(whole.tp, split.tp / 2, 0.01 * split.tp);
+  EXPECT_NEAR(whole.gemm, split.gemm, 0.02 * split.gemm);
+}
+
+// Exchanges that are shorter than the compute of a pass do not show; of others the rest does.
+TEST(ClusterTime, OverlappedExchanges_ShowWhatComputeDoesNotHide) {
+  ClusterRun r = run(1, 1, 4);
+  r.ep = 4;
+  r.overlaps_ep = true;
+  EXPECT_EQ(cluster_cost(ideal(), with_experts(), r).time.ep, 0);
+  Cluster slow = ideal();
+  slow.host_link_rate /= 1000;
+  const ClusterTime t = cluster_cost(slow, with_experts(), r).time;
+  r.overlaps_ep = false;
+  const ClusterTime plain = cluster_cost(slow, with_experts(), r).time;
+  // The head is no part of a layer: less than a thousandth.
+  EXPECT_NEAR(t.ep, plain.ep - (t.gemm + t.attention + t.memory_bound), 0.001 * plain.ep);
+}
+
+// Messages between stages that are sent beside compute show in the bubble alone.
+TEST(ClusterTime, OverlappedMessagesBetweenStages_ShowInTheBubble) {
+  ClusterRun r = run(8, 8, 1);
+  const ClusterTime plain = cluster_cost(ideal(), gpt3(), r).time;
+  r.overlaps_pp = true;
+  const ClusterTime t = cluster_cost(ideal(), gpt3(), r).time;
+  EXPECT_GT(plain.pp, 0);
+  EXPECT_EQ(t.pp, 0);
+  EXPECT_EQ(t.bubble, plain.bubble);
+}
+
+// Six bytes for each element that a product reads: GPT-3's layer reads 7 widths of inputs (for
+// queries to values, the output and the two feed-forward products 1, 1, 1 and 4) and 9 of gradients
+// (3, 1, 4 and 1). fp4 writes half as many bytes of its two copies.
+TEST(ClusterTime, Conversions_MoveTheBytesOfWhatProductsRead) {
+  ClusterRun r = run(1, 1, 1);
+  const double wide = cluster_cost(ideal(), gpt3(), r).time.memory_bound;
+  const double rate = 2039e9;
+  const double elements = 96.0 * 64 * 2048 * 12288 * (7 + 9);
+  r.type = MatrixType::kFp8;
+  EXPECT_NEAR(cluster_cost(ideal(), gpt3(), r).time.memory_bound - wide, elements * 6 / rate,
+              1e-4 * wide);
+  r.type = MatrixType::kFp4;
+  EXPECT_NEAR(cluster_cost(ideal(), gpt3(), r).time.memory_bound - wide, elements * 5 / rate,
+              1e-4 * wide);
+}
+
 TEST(ClusterCost, EpThatDividesNoExperts_IsRefused) {
   ClusterRun r = run(1, 1, 4);
   r.ep = 2;

@@ -16,8 +16,8 @@ constexpr double kNetLatency = 10e-6;
 constexpr double kFlashAttention2OnHopper = 0.44;
 constexpr double kAttentionShare = 0.55;
 
-// By tools/fit_planner.py, each kind of machine on its own rows of the published runs, Selene
-// without MT-NLG, dgx-h100 and Blackwell without Megatron-Core, Llama 3, experts, LoRA and FP4.
+// By tools/fit_planner.py, each kind of machine on its own rows of the published runs: Selene
+// without MT-NLG, dgx-h100 without Megatron-Core and Qwen3 30B, Blackwell without LoRA.
 // Where no memory is published, runtime_bytes is 5e9. {matrix_share, memory_share, host_link_share,
 // net_link_share, layer_call_s, runtime_bytes}
 constexpr FittedConstants kSelene{0.764, 0.904, 0.947, 0.95, 0.000717, 0};
@@ -27,13 +27,16 @@ constexpr FittedConstants kA100Hdr{0.824, 0.763, 0.877, 0.95, 0.000996, 2.9e9};
 // MosaicML's runs have no tensor parallelism: the link inside a host is Selene's.
 constexpr FittedConstants kA100{0.8, 0.3, 0.947, 0.695, 0.000955, 5e9};
 constexpr FittedConstants kA100Small{0.778, 0.3, 0.7, 0.659, 0.001, 5e9};
-constexpr FittedConstants kDgxH100{0.804, 0.906, 0.608, 0.863, 0.000971, 5e9};
-// MosaicML's runs have no tensor parallelism: their links are those of DGX H100. The rest was
-// fitted with attention at kAttentionShare; a new fit has the same mean error, within 0.1 %.
+constexpr FittedConstants kDgxH100{0.675, 0.688, 0.95, 0.729, 0.000901, 5e9};
+// MosaicML's runs have no tensor parallelism, and their gathers overlap: their links are those of
+// an earlier fit to DGX H100. The rest was fitted with attention at kAttentionShare.
 constexpr FittedConstants kH100{0.624, 0.3, 0.608, 0.863, 1.87e-05, 5e9};
-// NVIDIA's runs on B200, GB200 and GB300 together.
-constexpr FittedConstants kBlackwell{0.665, 0.301, 0.578, 0.484, 0.0011, 5e9};
-constexpr FittedConstants kH100GrandTeton{0.494, 0.95, 0.674, 0.696, 0.00109, 8.15e9};
+// NVIDIA's runs on B200 and GB200 together. GB300 has their memory and links, but 1400 W where
+// GB200 has 1200 W, so only its matrix_share is its own.
+constexpr FittedConstants kBlackwell{0.541, 0.95, 0.95, 0.753, 0.000949, 5e9};
+constexpr FittedConstants kBlackwellUltra{0.62, 0.95, 0.95, 0.753, 0.000949, 5e9};
+constexpr FittedConstants kA64fx{0.242, 0.3, 0.7, 0.3, 0.000253, 8.92e9};
+constexpr FittedConstants kH100GrandTeton{0.505, 0.95, 0.822, 0.543, 0.000706, 8.15e9};
 
 const char* const kA100Sheet =
     "NVIDIA A100 data sheet: dense TFLOP/s 312 bf16, 156 tf32, 19.5 fp32; 80 GB (taken as GiB) at "
@@ -104,7 +107,7 @@ Cluster b200() {
       "DGX B200 data sheet, 8 devices together: dense PFLOP/s 72 fp4, 36 fp8, 18 bf16; 1440 GB at "
       "64 TB/s; NVLink 14.4 TB/s, both directions; 8 links of 400 Gbit/s",
       "80 TFLOP/s fp32 (HGX B200 data sheet); assumed: tf32 half of bf16, 148 multiprocessors",
-      kLatencies, "fitted to NVIDIA's runs on b200, gb200 and gb300"};
+      kLatencies, "fitted to NVIDIA's runs on b200 and gb200"};
   c.memory_bytes = 180 * kGB;
   c.matrix_flops = {1125 * kTera, 2250 * kTera, 4500 * kTera, 9000 * kTera};
   c.vector_flops = 80 * kTera;
@@ -144,7 +147,7 @@ Cluster gb200() {
       "13.4 TB at 576 TB/s; NVLink 130 TB/s, both directions",
       "a link of 400 Gbit/s a device; assumed: 80 TFLOP/s fp32, tf32 half of bf16, 148 "
       "multiprocessors",
-      kLatencies, "fitted to NVIDIA's runs on b200, gb200 and gb300"};
+      kLatencies, "fitted to NVIDIA's runs on b200 and gb200"};
   c.devices_per_host = 72;
   c.memory_bytes = 186 * kGB;
   c.matrix_flops = {1250 * kTera, 2500 * kTera, 5000 * kTera, 10000 * kTera};
@@ -160,9 +163,10 @@ Cluster gb300() {
       " 279 GB a device",
       "a link of 800 Gbit/s a device; assumed: 80 TFLOP/s fp32, tf32 half of bf16, 148 "
       "multiprocessors",
-      kLatencies, "fitted to NVIDIA's runs on b200, gb200 and gb300"};
+      kLatencies, "matrix_share fitted to NVIDIA's runs on it, the rest to b200 and gb200"};
   c.memory_bytes = 279 * kGB;
   c.matrix_flops[3] = 15000 * kTera;
+  c.fitted = kBlackwellUltra;
   c.net_link_rate = 100 * kGB;
   return c;
 }
@@ -177,6 +181,49 @@ Cluster published_a100(const char* name, const char* network, double net_link_ra
   c.fused_attention = false;
   c.fitted = fitted;
   return c;
+}
+
+/// Nodes of Fugaku, each a device: the software ran on CPUs in fp32.
+Cluster a64fx() {
+  return {
+      .name = "a64fx",
+      .sources =
+          {"Fujitsu A64FX data sheet: 48 cores, 2 pipes of 512 bits, at 2.0 GHz: 6.1 "
+           "TFLOP/s fp32, 12.3 fp16, no matrix units; 32 GB (taken as GiB) of HBM2 at 1024 GB/s",
+           "Tofu D: 6 interfaces of 6.8 GB/s", kLatencies, "fitted to Fugaku-LLM's runs"},
+      .devices_per_host = 1,
+      .memory_bytes = 32 * kGiB,
+      .matrix_flops = {6.144 * kTera, 12.288 * kTera, 12.288 * kTera, 12.288 * kTera},
+      .vector_flops = 6.144 * kTera,
+      .memory_rate = 1024 * kGB,
+      .host_link_rate = 1024 * kGB,
+      .net_link_rate = 40.8 * kGB,
+      .host_latency_s = kHostLatency,
+      .net_latency_s = kNetLatency,
+      .num_cores = 48,
+      .fused_attention = false,
+      .fitted = kA64fx};
+}
+
+/// A pod of 4096 chips counts as a host: its links are one torus.
+Cluster tpu_v4() {
+  return {.name = "tpu-v4",
+          .sources = {"Google Cloud TPU v4: 275 TFLOP/s bf16, 32 GiB at 1228 GB/s, pods of 4096 "
+                      "chips, 6 links of 50 GB/s",
+                      "assumed: 6.25 GB/s a chip between pods; fp32 an eighth of bf16", kLatencies,
+                      "not fitted: there is one published run"},
+          .devices_per_host = 4096,
+          .memory_bytes = 32 * kGiB,
+          .matrix_flops = {34.4 * kTera, 275 * kTera, 275 * kTera, 275 * kTera},
+          .vector_flops = 4.3 * kTera,
+          .memory_rate = 1228 * kGB,
+          .host_link_rate = 300 * kGB,
+          .net_link_rate = 6.25 * kGB,
+          .host_latency_s = kHostLatency,
+          .net_latency_s = kNetLatency,
+          .num_cores = 8,
+          .fused_attention = false,
+          .fitted = {}};
 }
 
 std::vector<Cluster> published_machines() {
@@ -208,7 +255,9 @@ std::vector<Cluster> published_machines() {
                          kA100Hdr),
           small,
           dgx,
-          teton};
+          teton,
+          a64fx(),
+          tpu_v4()};
 }
 
 }  // namespace

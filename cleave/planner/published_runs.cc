@@ -135,7 +135,7 @@ struct DeviceName {
   const char* cluster;
 };
 // The first that the column contains.
-constexpr std::array<DeviceName, 13> kDevices = {{{"Selene", "selene"},
+constexpr std::array<DeviceName, 15> kDevices = {{{"Selene", "selene"},
                                                   {"Omni-Path", "jean-zay"},
                                                   {"A100 (8 a node)", "a100-hdr"},
                                                   {"A100-40GB", "a100-40gb"},
@@ -147,7 +147,9 @@ constexpr std::array<DeviceName, 13> kDevices = {{{"Selene", "selene"},
                                                   {"GB300", "gb300"},
                                                   {"GB200", "gb200"},
                                                   {"B200", "b200"},
-                                                  {"MI300X", "mi300x"}}};
+                                                  {"MI300X", "mi300x"},
+                                                  {"A64FX", "a64fx"},
+                                                  {"TPU v4", "tpu-v4"}}};
 
 /// The constants of h100-80gb are those of PyTorch's FSDP, of dgx-h100 those of Megatron, which
 /// fuses its kernels.
@@ -162,7 +164,8 @@ std::string cluster_of(const Row& row) {
 }
 
 bool is_gated(const std::string& model) {
-  return model.starts_with("llama") || model.starts_with("Qwen") || model.starts_with("mistral");
+  return model.starts_with("llama") || model.starts_with("Qwen") || model.starts_with("mistral") ||
+         model.starts_with("palm");
 }
 
 std::string lower_case(std::string text) {
@@ -253,6 +256,10 @@ void set_states(const Row& row, ClusterRun& r) {
     r.scatters_p2p = true;
     return;
   }
+  if (r.type == MatrixType::kFp32) {  // the weights are the master weights
+    r.element_bytes = r.weight_bytes = 4;
+    r.state_bytes = 8;
+  }
   const bool is_recent = row.number("year") >= 2023 && !row.has("recompute", "Megatron");
   if (row.has("sharding", "FSDP")) {
     r.sharding = Sharding::kFsdp;
@@ -268,7 +275,11 @@ void set_states(const Row& row, ClusterRun& r) {
     r.scratch_bytes = 4;  // DeepSpeed copies its share of the gradients to fp32
     return;
   }
-  if (row.has("sharding", "distributed optimizer")) r.sharding = Sharding::kZero1;
+  // Megatron gathers parameters beside forward with its distributed optimizer only.
+  if (row.has("sharding", "distributed optimizer") ||
+      row.may_have("notes", "overlap-param-gather")) {
+    r.sharding = Sharding::kZero1;
+  }
   r.gradient_bytes = r.sync_bytes = 4;
   r.overlaps_dp = is_recent;
   r.scatters_p2p = true;
@@ -345,10 +356,7 @@ void set_layout(const Row& row, PublishedRun& out) {
   CLEAVE_CHECK(devices <= kMostCount, Code::kFormat, row.place(), ": tp x pp x dp x cp is ",
                devices, " devices; expected at most 1e9");
   r.dp = static_cast<int>(data_parallel(row, static_cast<int64_t>(others)));
-  if (r.ep > r.dp) {
-    r.ep = r.dp;
-    out.assumed.emplace_back("experts split by tp");
-  }
+  r.whole_experts = r.ep > r.dp;
   set_stages(row, out);
   r.overlaps_tp = row.may_have("notes", "tp-comm-overlap");
   r.sequence_parallel = row.text("sp") == "1" || r.overlaps_tp;  // which Megatron needs for it
@@ -362,6 +370,22 @@ void set_layout(const Row& row, PublishedRun& out) {
     r.micro_batch = 1;
     out.assumed.emplace_back("micro-batch 1");
   }
+}
+
+/// What NVIDIA's recipes set that the table does not have (NVIDIA-NeMo/Megatron-Bridge,
+/// training/comm_overlap.py and scripts/performance/configs): messages between interleaved stages
+/// and Llama's sums over tp overlap, the latter not with NVFP4; gradients are bf16; tp does not
+/// split experts (expert_tensor_parallel_size 1), and the exchange of tokens with the experts of
+/// Qwen3 235B on H100 overlaps (moe_a2a_overlap).
+void set_recipe(const Row& row, PublishedRun& out) {
+  if (!row.has("source", "NeMo Container")) return;
+  ClusterRun& r = out.run;
+  const bool is_train = row.text("kind") == "train";
+  r.overlaps_pp = r.virtual_stages > 1;
+  r.overlaps_tp = is_train && r.tp > 1 && row.has("model", "llama") && r.type != MatrixType::kFp4;
+  r.whole_experts = r.tp > 1 && out.size.experts > 0;
+  r.overlaps_ep = row.has("model", "Qwen3_235B") && row.has("device", "H100");
+  if (is_train) r.gradient_bytes = r.sync_bytes = 2;
 }
 
 /// Whether the words of sharding and recompute are known.
@@ -383,6 +407,16 @@ bool has_experts(const Row& row, const TransformerSize& m) {
   return m.layers > 0 && m.head_dim > 0 && row.number("params_B") * 1e9 > 2 * m.parameters();
 }
 
+/// Whether the precision has a matrix speed.
+bool knows_precision(const Row& row) {
+  const std::string text = lower_case(row.text("precision"));
+  if (text.empty()) return true;
+  for (const char* known : {"16", "32", "fp8", "float8", "fp4"}) {
+    if (text.find(known) != std::string::npos) return true;
+  }
+  return false;
+}
+
 std::string unsupported(const Row& row, const PublishedRun& p) {
   for (const char* column : {"sharding", "recompute"}) {
     if (!knows_words(row, column)) return str(column, " '", row.text(column), "' is unknown");
@@ -391,15 +425,20 @@ std::string unsupported(const Row& row, const PublishedRun& p) {
       !row.has("schedule", "1f1b") && !row.has("schedule", "interleaved")) {
     return str("schedule '", row.text("schedule"), "' is unknown");
   }
+  if (!knows_precision(row)) return "precision '" + row.text("precision") + "' is unknown";
   if (p.cluster.empty()) return "device '" + row.text("device") + "' is unknown";
   if (p.size.experts == 0 && (p.run.ep > 1 || has_experts(row, p.size))) {
     return "the table has no sizes of experts";
   }
-  if (p.run.ep > 1 && (p.size.experts % p.run.ep != 0 || p.run.dp % p.run.ep != 0)) {
-    return str("ep ", p.run.ep, " does not divide the ", p.size.experts, " experts and dp ",
-               p.run.dp);
+  const int sharing = p.run.whole_experts ? p.run.tp * p.run.dp : p.run.dp;
+  if (p.run.ep > 1 && (p.size.experts % p.run.ep != 0 || sharing % p.run.ep != 0)) {
+    return str("ep ", p.run.ep, " does not divide the ", p.size.experts, " experts and ",
+               p.run.whole_experts ? "tp x dp " : "dp ", sharing);
   }
   if (p.size.hidden == 0 || p.size.head_dim == 0) return "the row gives no sizes of the model";
+  if (preset_of(row).empty() && p.size.hidden % p.size.heads != 0) {
+    return str("hidden ", p.size.hidden, " is not a multiple of ", p.size.heads, " heads");
+  }
   if (row.text("layers").empty() && row.number("params_B") == 0 && preset_of(row).empty()) {
     return "the row gives neither layers nor parameters";
   }
@@ -426,8 +465,17 @@ double hardware_flops_per_token(const TransformerSize& m, const ClusterRun& r) {
   CLEAVE_BUG("unknown recompute");
 }
 
-/// Seconds of a step: as published, or from tokens or flops per second of a device. 0: none of
-/// them.
+/// Seconds of a step by the share of the peak that it reaches; 0: the row has none, or its machine
+/// is not known.
+double step_of_mfu(const Row& row, const PublishedRun& p, double tokens) {
+  const double mfu = row.may_have("mfu_pct", "") ? row.number("mfu_pct") / 100 : 0;
+  if (mfu == 0 || p.cluster.empty()) return 0;
+  const double peak = cluster_preset(p.cluster).matrix_flops.at(static_cast<size_t>(p.run.type));
+  return tokens * p.size.train_flops_per_token(p.run.seq_len) / (mfu * peak);
+}
+
+/// Seconds of a step: as published, or from tokens or flops per second of a device, or its share of
+/// the peak. 0: none of them.
 double step_of(const Row& row, const PublishedRun& p) {
   if (row.is_vtrain()) return row.number("step_ms") / 1000;
   if (row.number("step_s") > 0) return row.number("step_s");
@@ -436,7 +484,7 @@ double step_of(const Row& row, const PublishedRun& p) {
   const double speed = row.number("tokens_per_s_per_device");
   if (speed > 0) return tokens / speed;
   const double flops = row.number("tflops_per_device") * 1e12;
-  if (flops == 0) return 0;
+  if (flops == 0) return step_of_mfu(row, p, tokens);
   const bool of_hardware = row.text("tflops_counts").starts_with("hardware");
   CLEAVE_CHECK(of_hardware || row.text("tflops_counts").starts_with("model"), Code::kFormat,
                row.place(), ": tflops_counts is '", row.text("tflops_counts"),
@@ -460,6 +508,7 @@ PublishedRun run_of(const Row& row) {
   set_kernels(row, out.run);
   out.run.type = type_of(row);
   set_states(row, out.run);
+  set_recipe(row, out);
   out.unsupported = unsupported(row, out);
   out.step_s = step_of(row, out);
   set_memory(row, out);
