@@ -246,10 +246,11 @@ TEST_P(GoldenLayoutsInBf16, ThreeAdamWSteps_AreAsNearToTransformersAsOneRankOfLi
   const Bounds weights(matrices(plain.weights), largest_answers("adamw.step3"),
                        test::unit_roundoff(at::kFloat));
   // Narrow enough to find gradients that lost half of their sum, and weights that were not trained.
-  // Measured: at least 76 % of the tensors of every model, and 33 % of the matrices.
+  // Measured: at least 76 % of the tensors of every model, and 33 % of the matrices; 19 % with
+  // experts, each of which learns from few tokens.
   EXPECT_LT(bound, 0.1 * largest_loss);
   EXPECT_GE(gradients.share_below(halves_of(largest_answers("grad"))), 2.0 / 3);
-  EXPECT_GE(weights.share_below(matrices(plain.untrained)), 0.25);
+  EXPECT_GE(weights.share_below(matrices(plain.untrained)), has_experts() ? 0.15 : 0.25);
   for (const ParallelConfig& layout : layouts_in_bf16()) {
     const Steps got = run_in_bf16(layout);
     EXPECT_LE(loss_error(got), bound) << layout.describe();
@@ -273,9 +274,11 @@ const auto kWithoutExperts =
                     "gpt2-4layers", "gpt2-6heads", "qwen2", "qwen3", "mistral", "smollm3", "olmo2",
                     "phi3", "phi3-long", "gemma2", "gemma3", "gemma3-untied");
 INSTANTIATE_TEST_SUITE_P(Models, GoldenLayouts, kWithoutExperts, name_of);
-INSTANTIATE_TEST_SUITE_P(Experts, GoldenLayouts, testing::Values("mixtral", "qwen3-moe"), name_of);
-// Not with experts: in bf16, rounding may choose other ones.
+const auto kWithExperts = testing::Values("mixtral", "qwen3-moe");
+INSTANTIATE_TEST_SUITE_P(Experts, GoldenLayouts, kWithExperts, name_of);
 INSTANTIATE_TEST_SUITE_P(Models, GoldenLayoutsInBf16, kWithoutExperts, name_of);
+// bf16 does not change the choice of experts: make_models.py checks its margin.
+INSTANTIATE_TEST_SUITE_P(Experts, GoldenLayoutsInBf16, kWithExperts, name_of);
 
 }  // namespace
 }  // namespace cleave::golden_layouts_test

@@ -150,8 +150,12 @@ AUXILIARY_LOSS = {"output_router_logits": True, "router_aux_loss_coef": 0.5}
 MODELS |= {f"{name}-aux": MODELS[name] | AUXILIARY_LOSS for name in ("mixtral", "qwen3-moe")}
 # By model_type: the layer of experts, and the names of an expert's projections in files.
 EXPERTS = {"mixtral": ("block_sparse_moe", "w1", "w3", "w2"), "qwen3_moe": ("mlp", "gate_proj", "up_proj", "down_proj")}
-# A router may not prefer an expert by less than this: rounding must not change the choice.
+# A router may not prefer an expert by less than this: rounding in fp32 must not change the choice.
 LEAST_MARGIN = 2e-5
+# In the batches with chosen ids not by less than this many times the largest effect of bf16 on a probability, e. That is
+# the largest of about 1e3 errors: 3.7 deviations, if these are Gaussian. The errors of two probabilities then differ
+# with a deviation of 0.38 e, so 3 e are 7.9 of them.
+LEAST_MARGIN_IN_BF16 = 3
 # Tokens per sequence if not 12, and optimizer runs in addition to AdamW.
 LENGTH = {"llama-gqa-llama3rope": 24}
 RUNS = {"bert-cls": ["sgd"], "bert-mlm": ["clip"], "gpt2": ["clip", "adam"], "llama-mha": ["clip"]}
@@ -197,10 +201,20 @@ def as_in_files(config, values):
 
 
 class Margins:
-    """The smallest distance between the probabilities of the last expert that routers chose and of the first they did not."""
+    """Distances between the probabilities of the last expert that a router chose for a token and of the first it did not."""
 
     def __init__(self):
         self.least = float("inf")
+        self.probabilities = []  # of all layers [tokens, experts]
+
+    def clear(self):
+        self.__init__()
+
+    def of_last_ids(self, rows):
+        """Of the last id of each sequence the smallest distance in any layer."""
+        top_k, of_layers = self.top_k, torch.stack(self.probabilities)
+        ranked = of_layers.unflatten(1, (rows, -1))[:, :, -1].sort(-1, descending=True).values
+        return (ranked[..., top_k - 1] - ranked[..., top_k]).min(0).values
 
     def watch(self, model, config):
         if config["model_type"] not in EXPERTS:
@@ -210,7 +224,9 @@ class Margins:
                 module.register_forward_hook(lambda router, _, out: self.note(router, out[0]))
 
     def note(self, router, logits):
-        ranked = logits.detach().float().softmax(-1).sort(-1, descending=True).values
+        self.top_k = router.top_k
+        self.probabilities.append(logits.detach().float().softmax(-1))
+        ranked = self.probabilities[-1].sort(-1, descending=True).values
         self.least = min(self.least, (ranked[:, router.top_k - 1] - ranked[:, router.top_k]).min().item())
 
 
@@ -308,13 +324,13 @@ def flat(spec, values):
     return np.concatenate(parts).astype(np.float32)
 
 
-def passes(model, spec, name):
+def passes(model, spec, name, full):
     """Loss, logits and gradients of full sequences, of sequences of different length, and of sequences with the pad id."""
     out = {}
     kinds = [("", "input"), ("pad.", "pad")] + ([("padid.", "padid")] if name in HAS_PAD_ID else [])
     for prefix, stream in kinds:
         padded = stream == "pad"
-        rows = batch(name, spec, stream, padded)
+        rows = full if stream == "input" else batch(name, spec, stream, padded)
         out |= {f"{prefix}input.{key}": value for key, value in rows.items()}
         model.zero_grad()
         result = model(**tensors_of(rows), output_hidden_states=True)
@@ -350,6 +366,39 @@ def halves(model, spec, name):
         "halves.aux_loss": mean[1].detach().numpy().reshape(1),
         "halves.grad": flat(spec, as_in_files(spec["config"], gradients)),
     }
+
+
+def with_margin(model, rows, part):
+    """The batch with the ids whose experts are the clearest: in row r the r-th best id after those before it. Batches
+    have different parts of the vocabulary."""
+    candidates = torch.arange(PAD_ID + 1 + part, model.config.vocab_size, STEPS)
+    ids = torch.empty((ROWS, 0), dtype=torch.long)
+    for _ in range(rows["input_ids"].shape[1]):
+        best = []
+        for row in range(ROWS):
+            tried = torch.cat([ids[row].expand(len(candidates), -1), candidates[:, None]], 1)
+            MARGINS.clear()
+            with torch.no_grad():
+                model(input_ids=tried)
+            best.append(candidates[MARGINS.of_last_ids(len(candidates)).argsort(descending=True)[row]])
+        ids = torch.cat([ids, torch.stack(best)[:, None]], 1)
+    return rows | {"input_ids": ids.numpy(), "labels": ids.numpy()}
+
+
+def bf16_changes_experts(spec, batches):
+    """Whether a router's margin in the steps is small beside the effect of bf16 on the probabilities."""
+    least = MARGINS.least  # of the three steps
+    probabilities = []
+    for dtype in (torch.float32, torch.bfloat16):
+        model = load(spec).to(dtype)
+        MARGINS.clear()
+        with torch.no_grad():
+            for rows in batches:
+                model(**tensors_of(rows))
+        probabilities.append(torch.stack(MARGINS.probabilities))
+    effect = (probabilities[0] - probabilities[1]).abs().max().item()
+    print(f"least margin {least:.4f}, effect of bf16 {effect:.4f}")
+    return least < LEAST_MARGIN_IN_BF16 * effect
 
 
 def optimizer_of(run, model):
@@ -436,14 +485,22 @@ def try_seed(name, config, seed):
 
 
 def answers(name, spec):
+    """transformers' answers, or None if rounding could change a choice of experts."""
     model = load(spec)
-    out = passes(model, spec, name)
-    if name.endswith("-aux"):
-        out |= halves(model, spec, name)
     batches = [batch(name, spec, stream) for stream in ("input", "train1", "train2")][:STEPS]
-    out |= {f"train.{key}": np.stack([rows[key] for rows in batches]) for key in batches[0]}
+    has_margin = spec["config"]["model_type"] in EXPERTS and not name.endswith("-aux")
+    if has_margin:
+        batches = [with_margin(model, rows, part) for part, rows in enumerate(batches)]
+    MARGINS.clear()
+    out = {f"train.{key}": np.stack([rows[key] for rows in batches]) for key in batches[0]}
     for run in ["adamw", *RUNS.get(name, [])]:
         out |= three_steps(spec, name, run, batches)
+    if has_margin and bf16_changes_experts(spec, batches):
+        return None
+    MARGINS.clear()
+    out |= passes(model, spec, name, batches[0])
+    if name.endswith("-aux"):
+        out |= halves(model, spec, name)
     if generates(name, spec["config"]):
         eos = spec["config"]["eos_token_id"]
         out |= generated(model, spec, eos) | {"gen.eos_token_id": np.array([eos])}
@@ -457,7 +514,6 @@ def main():
         first = json.loads(path.read_text())["seed"] if path.exists() else 1
         specs = (try_seed(name, MODELS[name], seed) for seed in range(first, 1000))
         for spec in specs:
-            MARGINS.least = float("inf")
             found = answers(name, spec) if spec is not None else None
             if found is not None and MARGINS.least > LEAST_MARGIN:
                 break
