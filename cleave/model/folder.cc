@@ -47,6 +47,22 @@ std::string base_in(const std::string& file) {
   return named;
 }
 
+/// Refuses an adapter whose base model is on this machine and of another family than `model`: their
+/// matrices can have the same names and shapes. A GGUF file may have the family of its metadata.
+void require_family_of_base(const ModelFolder& model, const std::string& given,
+                            const fs::path& adapter) {
+  const std::string base = base_in((adapter / kAdapterConfigName).string());
+  std::error_code ignored;  // a path that cannot be accessed does not exist
+  if (base.empty() || !fs::exists(base, ignored) || is_gguf(base) || is_gguf(model.path)) return;
+  const fs::path config = resolve_run_folder(base) / "config.json";
+  if (!fs::exists(config, ignored)) return;
+  const std::string family =
+      Json::parse_file(config.string(), kConfigLimits).string_or("model_type", "");
+  const std::string own = model.config.string_or("model_type", "");
+  CLEAVE_CHECK(family == own, Code::kFormat, adapter.string(), " is an adapter of ", base,
+               ", a model of the family ", family, "; ", given, " is of the family ", own);
+}
+
 /// The first GGUF file in a folder by name; "" if there is none.
 std::string gguf_in(const fs::path& folder) {
   std::string first;
@@ -91,6 +107,7 @@ ModelFolder ModelFolder::open(const std::string& given, const std::string& adapt
     ModelFolder found = open(given);
     CLEAVE_CHECK(found.adapter.empty(), Code::kUsage, given,
                  " is an adapter itself, and --adapter gives another one; give the base model");
+    require_family_of_base(found, given, folder);
     found.adapter = folder.string();
     return found;
   }

@@ -137,6 +137,32 @@ TEST(ModelFolder, AdapterOfACachedModelThatIsARunOfAdapters_IsRefused) {
   EXPECT_THAT(error.what(), HasSubstr("is an adapter itself"));
 }
 
+// Their matrices can have the same names and shapes.
+TEST(ModelFolder, AdapterOfAModelOfAnotherFamily_IsRefused) {
+  const test::TempFolder folder;
+  for (const std::string model : {"llama", "other", "mistral"}) {
+    std::filesystem::create_directories(folder / model);
+    const std::string family = model == "mistral" ? model : "llama";
+    write_atomic(folder / model / "config.json", R"({"model_type": ")" + family + "\"}");
+  }
+  std::filesystem::create_directories(folder / "adapter");
+  const auto adapter_of = [&](const std::string& base) {
+    write_atomic(folder / "adapter" / "adapter_config.json",
+                 R"({"base_model_name_or_path": ")" + base + "\"}");
+  };
+  const auto open = [&](const char* model) {
+    return ModelFolder::open(folder / model, folder / "adapter").adapter;
+  };
+  adapter_of(folder / "llama");
+  EXPECT_EQ(open("other"), (folder / "adapter").string());
+  const Error error = test::thrown_by([&] { open("mistral"); });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_THAT(error.what(), HasSubstr("a model of the family llama; "));
+  EXPECT_THAT(error.what(), EndsWith("mistral is of the family mistral"));
+  adapter_of(folder / "moved");  // nothing is known of a base model that is not there
+  EXPECT_EQ(open("mistral"), (folder / "adapter").string());
+}
+
 TEST(ModelFolder, MetasEmbeddingThatIsNotAMatrix_IsRefused) {
   const test::TempFolder folder;
   write_atomic(folder / "params.json", R"({"dim": 64, "n_layers": 1, "n_heads": 4})");
