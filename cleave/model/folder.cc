@@ -59,8 +59,9 @@ void require_family_of_base(const ModelFolder& model, const std::string& given,
   const std::string family =
       Json::parse_file(config.string(), kConfigLimits).string_or("model_type", "");
   const std::string own = model.config.string_or("model_type", "");
-  CLEAVE_CHECK(family == own, Code::kFormat, adapter.string(), " is an adapter of ", base,
-               ", a model of the family ", family, "; ", given, " is of the family ", own);
+  CLEAVE_CHECK(family.empty() || family == own, Code::kFormat, adapter.string(),
+               " is an adapter of ", base, ", a model of the family ", family, "; ", given,
+               " is of the family ", own);
 }
 
 /// The first GGUF file in a folder by name; "" if there is none.

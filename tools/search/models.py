@@ -103,7 +103,9 @@ def own_settings(m):
 def rope_settings(m):
     """rope_scaling of config.json. Only with `short_length` the frequencies change within a case."""
     factors = [1 + i / 4 for i in range(m["head_dim"] // 2)]
-    return {"linear": {"type": "linear", "factor": 2.5}, "dynamic": {"type": "dynamic", "factor": 2.0},
+    # transformers 5.19 does not read the older name in models whose layers have two kinds of attention.
+    name_of_kind = "rope_type" if m["family"] == "gemma3_text" else "type"
+    return {"linear": {name_of_kind: "linear", "factor": 2.5}, "dynamic": {name_of_kind: "dynamic", "factor": 2.0},
             "llama3": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                        "original_max_position_embeddings": 16},
             "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
