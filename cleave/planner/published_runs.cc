@@ -417,6 +417,20 @@ bool knows_precision(const Row& row) {
   return false;
 }
 
+/// Why the sizes of the model and the batch are not known; empty if they are.
+std::string missing_size(const Row& row, const PublishedRun& p) {
+  if (p.size.hidden == 0 || p.size.head_dim == 0) return "the row gives no sizes of the model";
+  const bool has_preset = !preset_of(row).empty();
+  if (!has_preset && p.size.hidden % p.size.heads != 0) {
+    return str("hidden ", p.size.hidden, " is not a multiple of ", p.size.heads, " heads");
+  }
+  if (!has_preset && row.text("layers").empty() && row.number("params_B") == 0) {
+    return "the row gives neither layers nor parameters";
+  }
+  if (p.run.global_batch == 0 || p.run.seq_len == 0) return "the row gives no batch";
+  return "";
+}
+
 std::string unsupported(const Row& row, const PublishedRun& p) {
   for (const char* column : {"sharding", "recompute"}) {
     if (!knows_words(row, column)) return str(column, " '", row.text(column), "' is unknown");
@@ -435,15 +449,7 @@ std::string unsupported(const Row& row, const PublishedRun& p) {
     return str("ep ", p.run.ep, " does not divide the ", p.size.experts, " experts and ",
                p.run.whole_experts ? "tp x dp " : "dp ", sharing);
   }
-  if (p.size.hidden == 0 || p.size.head_dim == 0) return "the row gives no sizes of the model";
-  if (preset_of(row).empty() && p.size.hidden % p.size.heads != 0) {
-    return str("hidden ", p.size.hidden, " is not a multiple of ", p.size.heads, " heads");
-  }
-  if (row.text("layers").empty() && row.number("params_B") == 0 && preset_of(row).empty()) {
-    return "the row gives neither layers nor parameters";
-  }
-  if (p.run.global_batch == 0 || p.run.seq_len == 0) return "the row gives no batch";
-  return "";
+  return missing_size(row, p);
 }
 
 /// Flops of a token with those that backward recomputes, and with attention's products in full, as

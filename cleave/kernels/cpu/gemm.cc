@@ -54,6 +54,12 @@ Tensor product(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bi
   return has_threads ? product_by_rows(a, b, bias) : at::linear(a, b, bias);
 }
 
+/// product() without a graph.
+Tensor detached_product(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bias) {
+  const at::NoGradGuard no_grad;
+  return product(a.detach(), b.detach(), bias ? std::optional(bias->detach()) : std::nullopt);
+}
+
 // Sums over more than kLongSum outputs are computed in parts of kPart. Over the 16,000 classes of a
 // vocabulary, oneDNN is a quarter slower than over a thousand, because its sums leave the cache.
 constexpr int64_t kLongSum = 8192, kPart = 1024;
@@ -178,11 +184,7 @@ Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
   const bool defers = weight_grad && deferred != nullptr && DeferredGradients::takes(weight);
   const bool transposes = weight_grad && is_for_tiles(x) && is_for_tiles(weight);
   if (!is_for_onednn(x, weight) && !transposes && !defers) return at::linear(x, weight, bias);
-  Tensor y;
-  {
-    const at::NoGradGuard no_grad;
-    y = product(x.detach(), weight.detach(), bias ? std::optional(bias->detach()) : std::nullopt);
-  }
+  Tensor y = detached_product(x, weight, bias);
   const bool bias_grad = bias && needs_grad(*bias);
   const bool x_grad = needs_grad(x);
   if (!x_grad && !weight_grad && !bias_grad) return y;
