@@ -31,20 +31,25 @@ endif()
 if(CLEAVE_HAS_CUDA)
   message(STATUS "CUDA: ${CUDAToolkit_VERSION}, ${LibTorch_CUDA_LIBRARY}")
   # The kernels. nvcc runs as a command, not as a CMake language, since CMake would first link a program of its own, which needs
-  # more of the toolkit. Warnings and spilled registers are errors; kernels.log has the registers (tools/cuda_registers.py).
+  # more of the toolkit. Warnings and spilled registers are errors; kernels.log has the registers (tools/cuda_registers.py), kernels.ptx
+  # the reads of parameters (tools/cuda_parameters.py).
   # Random numbers have the CPU's bits, so a*b+c is not contracted.
   set(cleave_kernels ${PROJECT_SOURCE_DIR}/cleave/kernels/cuda/kernels.cu)
   set(cleave_cuda_folder ${PROJECT_BINARY_DIR}/cuda)
   set(cleave_kernels_object ${cleave_cuda_folder}/kernels.o)
   file(MAKE_DIRECTORY ${cleave_cuda_folder})
-  add_custom_command(OUTPUT ${cleave_kernels_object} BYPRODUCTS ${cleave_cuda_folder}/kernels.log
+  set(cleave_kernels_flags -ccbin ${CMAKE_CXX_COMPILER} -std=c++20 -O3 -I${PROJECT_SOURCE_DIR} --expt-relaxed-constexpr
+    --fmad=false)
+  add_custom_command(OUTPUT ${cleave_kernels_object} BYPRODUCTS ${cleave_cuda_folder}/kernels.log ${cleave_cuda_folder}/kernels.ptx
     COMMAND ${CMAKE_COMMAND} -E rm -f ${cleave_kernels_object}
-    COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${CUDAToolkit_NVCC_EXECUTABLE} -ccbin ${CMAKE_CXX_COMPILER} -std=c++20 -O3
-      -I${PROJECT_SOURCE_DIR} --expt-relaxed-constexpr --fmad=false -Werror all-warnings -Xptxas -v,-warn-spills,-Werror
+    COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${CUDAToolkit_NVCC_EXECUTABLE} ${cleave_kernels_flags}
+      -Werror all-warnings -Xptxas -v,-warn-spills,-Werror
       -Xcompiler -fPIC,-Wall,-Wextra -gencode arch=compute_80,code=[sm_80,compute_80]
       -gencode arch=compute_90a,code=sm_90a -gencode arch=compute_100,code=sm_100
       -MD -MF ${cleave_kernels_object}.d -c ${cleave_kernels} -o ${cleave_kernels_object}
       > ${cleave_cuda_folder}/kernels.log 2>&1 || cat ${cleave_cuda_folder}/kernels.log && test -e ${cleave_kernels_object}
+    COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} ${cleave_kernels_flags} -arch=compute_90a -ptx ${cleave_kernels}
+      -o ${cleave_cuda_folder}/kernels.ptx
     DEPENDS ${cleave_kernels} DEPFILE ${cleave_kernels_object}.d COMMENT "Compiling CUDA kernels" VERBATIM)
   add_library(cleave_cuda MODULE ${PROJECT_SOURCE_DIR}/cleave/mesh/cuda_plugin.cc
     ${PROJECT_SOURCE_DIR}/cleave/kernels/cuda/kernels_plugin.cc ${cleave_kernels_object})

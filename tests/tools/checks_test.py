@@ -123,6 +123,25 @@ class Checks(unittest.TestCase):
         self.assertEqual(missing.returncode, 77)
         self.assertIn("skipped: kernels.log does not exist", missing.stdout)
 
+    def test_reads_beyond_the_parameters_of_cuda_kernels_are_named(self):
+        def run(body):
+            self.write("kernels.ptx", ".visible .entry _Z3runI9SumKernelE(\n\t.param .align 8 .b8 run_param_0[32],\n"
+                       f"\t.param .u64 run_param_1\n)\n{{\n{body}\tret;\n}}\n")
+            return subprocess.run([sys.executable, "tools/cuda_parameters.py", "kernels.ptx"], cwd=self.folder,
+                                  capture_output=True, text=True)
+        address = "\tmov.b64 \t%rd1, run_param_0;\n\tmul.wide.s32 \t%rd2, %r1, 8;\n\tadd.s64 \t%rd3, %rd1, %rd2;\n"
+        for read in ("ld.param.u64 \t%rd4, [%rd3+24];", "ld.param.u64 \t%rd4, [run_param_1];"):
+            good = run(f"{address}\t{read}\n")
+            self.assertEqual((good.returncode, good.stdout), (0, "1 kernels read only their parameters\n"))
+        for read in ("ld.param.u64 \t%rd4, [%rd3+32];", "ld.param.v2.f32 \t{%f1, %f2}, [run_param_0+32];",
+                     "add.s64 \t%rd5, %rd3, 40;\n\tld.param.u64 \t%rd6, [%rd5+-8];"):
+            bad = run(f"{address}\t{read}\n")
+            self.assertEqual(bad.returncode, 1)
+            self.assertIn("SumKernel reads byte 32 of a parameter of 32 bytes", bad.stdout)
+        (self.folder / "kernels.ptx").unlink()
+        self.assertEqual(subprocess.run([sys.executable, "tools/cuda_parameters.py", "kernels.ptx"], cwd=self.folder,
+                                        capture_output=True, check=False).returncode, 77)
+
     def test_types_outside_the_namespace_of_their_module_are_named(self):
         self.write("cleave/generate/a.cc", "namespace cleave {\nvoid f() {}\n}\n")
         self.check("types", "cleave/generate/a.cc:1: should be namespace cleave::inline generation")

@@ -7,6 +7,8 @@ namespace cleave::inline kernels {
 /// built from tensors where a kernel is called. It must not be stored in a backward function or a
 /// container or passed to another thread, because FSDP may free the memory and gather the weights
 /// elsewhere meanwhile. Backward functions keep tensors, which stay valid.
+///
+/// Structs of which a CUDA kernel reads an array have no such member; see SquaresOf.
 struct NotStored {
   NotStored() = default;
   NotStored(const NotStored&) = delete;

@@ -52,23 +52,28 @@ struct InitialJob {
   [[no_unique_address]] NotStored not_stored{};
 };
 
-/// A tensor whose squares are summed.
+/// A tensor whose squares are summed. It cannot be stored, as the jobs (NotStored), but has no
+/// such member: kernels read arrays of it, of which nvcc 13 then miscalculates the addresses.
 struct SquaresOf {
+  SquaresOf() = default;
+  SquaresOf(const SquaresOf&) = delete;
+  SquaresOf& operator=(const SquaresOf&) = delete;
   const void* data = nullptr;
   int64_t count = 0;
   bool is_bf16 = false;
-  [[no_unique_address]] NotStored not_stored{};
 };
 
-/// A tensor that Adam steps (AdamRun).
+/// A tensor that Adam steps (AdamRun). It cannot be stored, like SquaresOf.
 struct AdamTensor {
+  AdamTensor() = default;
+  AdamTensor(const AdamTensor&) = delete;
+  AdamTensor& operator=(const AdamTensor&) = delete;
   float* weight = nullptr;
   const void* gradient = nullptr;  ///< fp32, or bf16 with is_bf16_gradient
   float *exp_avg = nullptr, *exp_avg_sq = nullptr;
   uint16_t* bf16_weight = nullptr;  ///< if set, also receives the new weights, as bf16
   int64_t count = 0;
   bool is_bf16_gradient = false;
-  [[no_unique_address]] NotStored not_stored{};
 };
 
 /// Elements of a tensor that one block sums or steps.
