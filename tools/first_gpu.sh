@@ -26,7 +26,7 @@ fail() {
 }
 
 # Parts and their limits in seconds, in this order.
-PARTS=(machine:20 doctor:40 unit_tests:60 verify:150 train:120 resume:40 generate:60 layouts:150 nccl:60 sanitizer:90
+PARTS=(machine:20 doctor:40 first_step:90 unit_tests:60 verify:150 train:120 resume:40 generate:60 layouts:150 nccl:120 sanitizer:90
   speed_train:240 speed_decode:200)
 
 # In a pack everything lies in one folder.
@@ -100,6 +100,13 @@ part_doctor() {
   ! on_gpu || [[ $found == [1-9]* ]]
 }
 
+# The other parts would only wait if this one does not end: it is the last one then.
+part_first_step() {
+  train first --model llama-tiny --dtype fp32 --device "$DEVICE" --steps 2 || return
+  train second --model llama-tiny --dtype fp32 --device "$DEVICE" --steps 2 || return
+  note "2 steps, twice"
+}
+
 part_unit_tests() {
   [ -x "$unit_tests" ] || skip "$unit_tests is not there"
   run "$unit_tests" --gtest_filter='Cuda*:NcclGroup*:*staged*'
@@ -143,14 +150,21 @@ part_resume() {
   note "$(wc -l <"$WORK/llama-tiny-fp32/metrics.jsonl") steps"
 }
 
+# text NAME FLAGS...: a greedy text and three sampled ones in $WORK/text-NAME, the same for all that are compared.
+text() {
+  local name=$1 how
+  shift
+  for how in "" "--do-sample --temperature 1.2" "--do-sample --top-k 0 --top-p 0.8" "--do-sample --top-k 0"; do
+    # shellcheck disable=SC2086  # a list of words
+    run "$program" generate --model "$WORK/llama-tiny-fp32-cpu" --prompt "Permission is" --max-new-tokens 40 --no-stream --quiet \
+      $how "$@" || return
+  done >"$WORK/text-$name"
+}
+
 part_generate() {
-  local device
-  for device in cpu "$DEVICE"; do
-    run "$program" generate --model "$WORK/llama-tiny-fp32-cpu" --prompt "Permission is" --max-new-tokens 40 --device "$device" \
-      --no-stream --quiet >"$WORK/text-$device" || return
-  done
-  diff "$WORK/text-cpu" "$WORK/text-$DEVICE" >&2 || return
-  note "the text of the CPU"
+  text cpu --device cpu && text gpu --device "$DEVICE" || return
+  diff "$WORK/text-cpu" "$WORK/text-gpu" >&2 || return
+  note "the texts of the CPU"
 }
 
 part_layouts() {
@@ -170,12 +184,14 @@ part_nccl() {
   on_gpu || skip "needs GPUs"
   local gpus layout bad=0
   gpus=$(nvidia-smi -L | wc -l)
-  [ "$gpus" -ge 2 ] || skip "needs 2 GPUs; unit_tests connect NCCL with one rank"
+  [ "$gpus" -ge 1 ] || skip "nvidia-smi lists no GPU"
+  [ "$gpus" -ge 2 ] || export CLEAVE_SHARE_GPU=nccl  # two ranks on one GPU
   for layout in "--tp 2" "--dp 2" "--dp 2 --fsdp" "--pp 2"; do
     # shellcheck disable=SC2086  # a list of words
     train nccl --model llama-tiny --dtype fp32 --device cuda $layout && compare llama-tiny-fp32-cpu nccl 1e-4 || bad=$((bad + 1))
   done
-  note "4 layouts over NCCL, $bad failed"
+  text nccl --device cuda --tp 2 && diff "$WORK/text-cpu" "$WORK/text-nccl" >&2 || bad=$((bad + 1))
+  note "4 layouts and a text over NCCL on $gpus GPU(s), $bad failed"
   [ "$bad" = 0 ]
 }
 
@@ -324,6 +340,7 @@ for part in "${PARTS[@]}"; do
   table+=("$row")
   printf '%s\n' "$row"
   { printf '\n== %s: %s (%s)\n' "$name" "$result" "$status" && cat "$WORK/output"; } >>"$WORK/log"
+  [ "$name" != first_step ] || [ "$status" = 0 ] || break
 done
 printf '%s\n' "$num_failed parts failed or had no time; report: $out"
 [ "$num_failed" = 0 ]

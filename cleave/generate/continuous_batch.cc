@@ -59,6 +59,10 @@ class ContinuousBatch::Rows {
   /// How many ids the running rows may still get at most.
   [[nodiscard]] int64_t most_steps(const std::vector<Row>& rows) const;
   [[nodiscard]] std::vector<Choice> choose(const Scores& raw, const std::vector<Row>& rows) const;
+  /// How the next tokens of rows_ are chosen, without processors.
+  [[nodiscard]] Chooser chooser() const;
+  /// The random numbers of the rows' next token, or of the one after it (1).
+  [[nodiscard]] std::vector<double> uniforms(const std::vector<Row>& rows, int64_t ahead) const;
   /// Appends the choices to the rows.
   void accept(const std::vector<Choice>& choices, std::vector<Row>& rows);
   /// Notes the result of a row, and of its prompt if it is the last one.
@@ -154,10 +158,33 @@ void ContinuousBatch::Rows::continue_rows() {
   drop_ended_rows();
   Ids next;
   for (const Row& row : rows_) next.push_back(row.last_id);
-  const bool is_greedy = !settings_.do_sample && !has_processors(settings_);
-  accept(is_greedy ? decoder_->step_best(next, most_steps(rows_) == 1)
-                   : choose(decoder_->step(next), rows_),
+  // A device does not know the earlier tokens.
+  accept(has_processors(settings_) ? choose(decoder_->step(next), rows_)
+                                   : decoder_->step_chosen(next, chooser(), most_steps(rows_) == 1),
          rows_);
+}
+
+Chooser ContinuousBatch::Rows::chooser() const {
+  Chooser out{.on_host = [this](const Scores& scores) { return choose(scores, rows_); }};
+  if (settings_.do_sample) {
+    out.sampling = {
+        .temperature = settings_.temperature, .top_k = settings_.top_k, .top_p = settings_.top_p};
+    out.uniforms = [this](int64_t ahead) { return uniforms(rows_, ahead); };
+  }
+  return out;
+}
+
+std::vector<double> ContinuousBatch::Rows::uniforms(const std::vector<Row>& rows,
+                                                    int64_t ahead) const {
+  const uint64_t key = stream_key(settings_.seed, "sample");
+  std::vector<double> out;
+  for (const Row& row : rows) {
+    const int64_t element =
+        (settings_.first_prompt + row.prompt) * settings_.num_return_sequences + row.sequence;
+    out.push_back(uniform_number(key, static_cast<uint64_t>(element),
+                                 row.new_ids.size() + static_cast<uint64_t>(ahead)));
+  }
+  return out;
 }
 
 void ContinuousBatch::Rows::drop_ended_rows() {
@@ -200,14 +227,7 @@ std::vector<Choice> ContinuousBatch::Rows::choose(const Scores& raw,
   }
   if (!settings_.do_sample) return best_choices(scores, raw);
   warp(scores, settings_, 1);
-  const uint64_t key = stream_key(settings_.seed, "sample");
-  std::vector<double> uniforms;
-  for (const Row& row : rows) {
-    const int64_t element =
-        (settings_.first_prompt + row.prompt) * settings_.num_return_sequences + row.sequence;
-    uniforms.push_back(uniform_number(key, static_cast<uint64_t>(element), row.new_ids.size()));
-  }
-  return sampled_choices(scores, raw, uniforms);
+  return sampled_choices(scores, raw, uniforms(rows, 0));
 }
 
 void ContinuousBatch::Rows::accept(const std::vector<Choice>& choices, std::vector<Row>& rows) {

@@ -56,35 +56,50 @@ Scores Decoder::prefill(int64_t copies) {
 
 Scores Decoder::step(const Ids& ids) {
   if (!begins_replay()) return run_next(ids);
-  replay(ids);
-  Scores scores = Scores::from_logits(*recording_->logits);
-  scores.replicas = replicas_;
-  return scores;
+  replay(ids, nullptr);
+  return recorded_scores();
 }
 
-std::vector<Choice> Decoder::step_best(const Ids& ids, bool is_last) {
-  std::optional<HostCopy> best;
+std::vector<Choice> Decoder::step_chosen(const Ids& ids, const Chooser& chooser, bool is_last) {
+  host_chooses_ = host_chooses_ || (chooser.sampling &&
+                                    !takes_sampling(*chooser.sampling, model_.facts().vocab_size));
+  if (host_chooses_) return chooser.on_host(step(ids));
+  std::optional<HostCopy> copy;
   if (ahead_ && ahead_->ids == ids) {
-    best = std::move(ahead_->best);
+    copy = std::move(ahead_->choices);
     ++num_seen_;
     cache_.advance();
   } else if (begins_replay()) {
-    replay(ids);
-    best.emplace(recording_->best);
+    replay(ids, &chooser);
+    copy.emplace(recording_->choices);
   } else {
-    const Scores scores = run_next(ids);
-    return best_choices(scores, scores);
+    return chooser.on_host(run_next(ids));
   }
   ahead_.reset();
   if (!is_last) {
-    recording_->work->replay();
-    ahead_.emplace(StepAhead{.ids = {}, .best = HostCopy(recording_->best)});
+    if (chooser.sampling) set_uniforms(chooser, 1);
+    start_recorded();
+    ahead_.emplace(StepAhead{.ids = {}, .choices = HostCopy(recording_->choices)});
   }
-  std::vector<Choice> choices = choices_of(best->wait());
-  for (const Choice& choice : choices) {
+  std::optional<std::vector<Choice>> choices = choices_of(copy->wait());
+  if (!choices) return choose_again(ids, chooser);
+  for (const Choice& choice : *choices) {
     if (ahead_) ahead_->ids.push_back(choice.id);
   }
-  return choices;
+  return *std::move(choices);
+}
+
+std::vector<Choice> Decoder::choose_again(const Ids& ids, const Chooser& chooser) {
+  host_chooses_ = true;
+  ahead_.reset();
+  start_step(ids, &chooser);  // the step ahead has replaced its logits
+  return chooser.on_host(recorded_scores());
+}
+
+Scores Decoder::recorded_scores() const {
+  Scores scores = Scores::from_logits(*recording_->logits);
+  scores.replicas = replicas_;
+  return scores;
 }
 
 Scores Decoder::run_next(const Ids& ids) {
@@ -158,7 +173,7 @@ DTensor Decoder::logits_of(const Tensor& ids, Context context) {
 }
 
 bool Decoder::can_record() const {
-  return model_.can_record_decoding() && tp_.size() == 1 && rotary_switch_ == 0 &&
+  return model_.can_record_decoding() && tp_.can_record() && rotary_switch_ == 0 &&
          is_on(Kernel::kAttention) && recorder_of(device_.type()) != nullptr &&
          device_kernels(device_, cache_.type()) != nullptr &&
          cache_.type() == model_.parameters().front()->use().scalar_type();
@@ -178,8 +193,11 @@ std::unique_ptr<RecordedWork> Decoder::record() {
     context.first_key = r.first.unsqueeze(1);
     const DTensor logits = logits_of(ids, std::move(context));
     r.logits = logits.with(logits.local().to(at::kFloat));
-    const Tensor last = logits.local().select(1, 0);
-    r.best = best_tokens(last, r.input.narrow(0, 0, rows), r.input.narrow(0, rows, 1));
+    // Every rank chooses among all tokens, and so the same ones.
+    const Tensor all = logits.redistribute(Replicate{}).local().select(1, 0);
+    const Tensor next = r.input.narrow(0, 0, rows), num_keys = r.input.narrow(0, rows, 1);
+    r.choices = r.sampling ? sample_tokens(all, *r.sampling, r.uniforms, next, num_keys)
+                           : best_tokens(all, next, num_keys);
   });
 }
 
@@ -187,24 +205,46 @@ bool Decoder::begins_replay() {
   return !ids_.defined() && ++num_steps_ > 1 && can_record();
 }
 
-void Decoder::replay(const Ids& ids) {
+void Decoder::replay(const Ids& ids, const Chooser* chooser) {
   ahead_.reset();  // what it wrote is written again
   if (!recording_) {
     recording_ = std::make_unique<Recording>();
     recording_->input = at::empty({std::ssize(ids) + 1}, first_.options().device(device_));
     recording_->first = first_.to(device_);
+    if (chooser != nullptr && chooser->sampling) {
+      recording_->sampling = chooser->sampling;
+      recording_->uniforms =
+          at::empty({std::ssize(ids)}, recording_->input.options().dtype(at::kDouble));
+    }
   }
+  ++num_seen_;
+  start_step(ids, chooser);
+  cache_.advance();
+}
+
+void Decoder::start_step(const Ids& ids, const Chooser* chooser) {
   Recording& r = *recording_;
   Ids input = ids;
-  input.push_back(++num_seen_);
+  input.push_back(num_seen_);
   const Tensor next = at::tensor(input, at::kLong);
   r.input.copy_(next, /*non_blocking=*/true);
+  if (r.sampling && chooser != nullptr) set_uniforms(*chooser, 0);
   if (!r.work) {
     r.work = record();
     r.input.copy_(next, /*non_blocking=*/true);  // the rehearsal left the ids of the next step
   }
-  r.work->replay();
-  cache_.advance();
+  start_recorded();
+}
+
+void Decoder::set_uniforms(const Chooser& chooser, int64_t ahead) {
+  recording_->uniforms.copy_(at::tensor(chooser.uniforms(ahead), at::kDouble),
+                             /*non_blocking=*/true);
+}
+
+void Decoder::start_recorded() {
+  // The recorded collectives start without comparing the ranks' calls.
+  tp_.barrier("generate recorded step");
+  recording_->work->replay();
 }
 
 void Decoder::drop_recording() {

@@ -1,17 +1,28 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "cleave/generate/scores.h"
 #include "cleave/generate/settings.h"
+#include "cleave/kernels/decode.h"
 #include "cleave/kernels/host_copy.h"
 #include "cleave/kernels/recorded_work.h"
 #include "cleave/model/model.h"
 #include "cleave/nn/kv_cache.h"
 
 namespace cleave::inline generation {
+
+/// How Decoder::step_chosen() chooses tokens.
+struct Chooser {
+  std::optional<TokenSampling> sampling{};  ///< empty: the best token
+  /// With sampling: the number in [0, 1) of each sequence, for this step (0) or the next one (1).
+  std::function<std::vector<double>(int64_t ahead)> uniforms{};
+  /// The choices by the host.
+  std::function<std::vector<Choice>(const Scores&)> on_host;
+};
 
 /// Runs a model on a batch of sequences with a KV cache: ids in, scores of the next token out.
 ///
@@ -29,10 +40,11 @@ class Decoder {
   Scores prefill(int64_t copies);
   /// Appends one id to each sequence. Returns scores [P * copies, W].
   Scores step(const Ids& ids);
-  /// The same, and chooses the best next token of each sequence, as best_choices() does. Where the
-  /// steps are recorded on a device, the device chooses, and starts the next step with its choices
-  /// before the host knows them, unless `is_last`. A next call with other ids repeats that step.
-  std::vector<Choice> step_best(const Ids& ids, bool is_last);
+  /// The same, and chooses the next token of each sequence. Where the steps are recorded on a
+  /// device, the device chooses, and starts the next step with its choices before the host knows
+  /// them, unless `is_last`. A next call with other ids repeats that step. `chooser` may not
+  /// change.
+  std::vector<Choice> step_chosen(const Ids& ids, const Chooser& chooser, bool is_last);
   /// Makes sequence i continue from the cache of sequence rows[i].
   void reorder(const std::vector<int64_t>& rows);
 
@@ -48,14 +60,16 @@ class Decoder {
   struct Recording {
     Tensor input;  // [R + 1] int64: the ids, then the number of keys; a replay leaves the next ones
     Tensor first;  // [R] int64: first_
+    std::optional<TokenSampling> sampling;
+    Tensor uniforms;                // [R] fp64: with sampling
     std::optional<DTensor> logits;  // [R, 1, V] fp32, of the last replay
-    Tensor best;                    // of best_tokens(), of the last replay
+    Tensor choices;                 // of best_tokens() or sample_tokens(), of the last replay
     std::unique_ptr<RecordedWork> work;
   };
   /// A recorded step that has begun with the choices of the one before it.
   struct StepAhead {
     Ids ids;  // what it began with
-    HostCopy best;
+    HostCopy choices;
   };
 
   /// Runs the next ids [R, T] of all sequences.
@@ -67,8 +81,19 @@ class Decoder {
   [[nodiscard]] bool can_record() const;
   /// Counts a step. Returns whether it replays a recording.
   bool begins_replay();
-  /// Replays the recording, which is made at first, with one id of each sequence.
-  void replay(const Ids& ids);
+  /// Replays the recording, which is made at first, with one id of each sequence. Without a
+  /// chooser, the device's choices have no meaning.
+  void replay(const Ids& ids, const Chooser* chooser);
+  /// Starts the step of the last tokens, of which the last are `ids`.
+  void start_step(const Ids& ids, const Chooser* chooser);
+  /// Sets the numbers of this step (0) or the next one (1).
+  void set_uniforms(const Chooser& chooser, int64_t ahead);
+  /// The choices of step_chosen() by the host where the device does not know them.
+  std::vector<Choice> choose_again(const Ids& ids, const Chooser& chooser);
+  /// The scores of the last replay.
+  [[nodiscard]] Scores recorded_scores() const;
+  /// Starts recording_, on all ranks together.
+  void start_recorded();
   /// Records the step of recording_, whose input is there.
   std::unique_ptr<RecordedWork> record();
   /// Forgets the recording, whose cache is gone.
@@ -88,6 +113,7 @@ class Decoder {
   std::unique_ptr<Recording> recording_;
   std::optional<StepAhead> ahead_;  // not counted in num_seen_ and cache_
   int64_t num_steps_ = 0;           // with this cache
+  bool host_chooses_ = false;       // because the device could not
 };
 
 }  // namespace cleave::inline generation

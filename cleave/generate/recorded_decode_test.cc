@@ -1,19 +1,23 @@
 // Decoding by a recorded step, for which the tests take the CPU with fibers and a recorder that
 // calls the work again. Oracle: decoding without it.
+#include <atomic>
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "cleave/generate/decoder.h"
 #include "cleave/generate/generate.h"
 #include "cleave/kernels/recorded_work.h"
+#include "cleave/parallel/parallelize.h"
 #include "tests/support/fiber_kernels.h"
 #include "tests/support/golden.h"
+#include "tests/support/ranks.h"
 
 namespace cleave::recorded_decode_test {
 namespace {
 
-int num_recordings = 0;
-int num_replays = 0;
+std::atomic<int> num_recordings = 0;  // of all ranks
+std::atomic<int> num_replays = 0;
 
 class CalledAgain : public RecordedWork {
  public:
@@ -47,21 +51,43 @@ class RecordingDevice {
   test::FiberKernels kernels_;
 };
 
+const std::vector<Ids> kPrompts{{5, 6, 7, 9, 11}, {8}, {3, 4, 5}};
+
 class RecordedDecode : public ::testing::TestWithParam<const char*> {
  protected:
   RecordedDecode() : model_(make_model(Json::parse_file(folder_ + "/config.json"))) {
     test::fill(*model_, test::read_tensors(folder_), at::kFloat);
   }
   Generation generated(const GenerateSettings& settings) {
-    return generate(*model_, Axis(), {{5, 6, 7, 9, 11}, {8}, {3, 4, 5}}, settings);
+    return generate(*model_, Axis(), kPrompts, settings);
   }
-  /// Expects the same ids and, up to rounding, the same scores of a recorded step.
-  void expect_same(const GenerateSettings& settings) {
+  /// The same of the model over `num_ranks` ranks, which agree.
+  Generation generated_over(int num_ranks, const GenerateSettings& settings) {
+    const test::Tensors weights = test::read_tensors(folder_);
+    std::vector<Generation> all(static_cast<size_t>(num_ranks));
+    test::on_ranks(num_ranks, [&](const Axis& tp) {
+      const auto model = make_model(Json::parse_file(folder_ + "/config.json"));
+      parallelize_module(*model, tp, model->plan());
+      test::fill(*model, weights, at::kFloat);
+      all[static_cast<size_t>(tp.rank())] = generate(*model, tp, kPrompts, settings);
+    });
+    for (const Generation& of_rank : all) {
+      for (size_t p = 0; p < kPrompts.size(); ++p) {
+        EXPECT_EQ(of_rank.prompts[p][0].ids, all[0].prompts[p][0].ids);
+        EXPECT_EQ(of_rank.prompts[p][0].score, all[0].prompts[p][0].score);
+      }
+    }
+    return all[0];
+  }
+  /// Expects the same ids and, up to rounding, the same scores of recorded steps, on one rank and
+  /// on `num_ranks`.
+  void expect_same(const GenerateSettings& settings, int num_ranks = 1) {
     const Generation want = generated(settings);
     const RecordingDevice device;
-    const Generation got = generated(settings);
+    const Generation got =
+        num_ranks == 1 ? generated(settings) : generated_over(num_ranks, settings);
     EXPECT_GT(num_replays, num_recordings);
-    EXPECT_GE(num_recordings, 1);
+    EXPECT_GE(num_recordings, num_ranks);
     for (size_t p = 0; p < want.prompts.size(); ++p) {
       ASSERT_EQ(got.prompts[p].size(), want.prompts[p].size());
       for (size_t s = 0; s < want.prompts[p].size(); ++s) {
@@ -81,6 +107,18 @@ TEST_P(RecordedDecode, GreedyTexts_AreTheSame) {
   EXPECT_EQ(num_replays, 10);  // the prompts and the second token are not recorded
 }
 
+// The recording contains the collectives. Some ranks share a KV head; vocabularies are uneven.
+TEST_P(RecordedDecode, GreedyTextsOverRanks_AreTheSame) {
+  for (const int num_ranks : {2, 3}) {
+    expect_same({.max_new_tokens = 5, .eos_ids = {}}, num_ranks);
+    EXPECT_EQ(num_replays, 3 * num_ranks);
+  }
+}
+
+TEST_P(RecordedDecode, SampledTextsOverRanks_AreTheSame) {
+  expect_same({.max_new_tokens = 4, .do_sample = true, .top_k = 5, .seed = 3, .eos_ids = {}}, 2);
+}
+
 // A step that began ahead of an end is not needed.
 TEST_P(RecordedDecode, GreedyTextsThatEnd_AreTheSame) {
   const EndsText ends = [](std::span<const int64_t> prompt, std::span<const int64_t> ids) {
@@ -90,7 +128,15 @@ TEST_P(RecordedDecode, GreedyTextsThatEnd_AreTheSame) {
 }
 
 TEST_P(RecordedDecode, SampledTexts_AreTheSame) {
-  expect_same({.max_new_tokens = 8, .do_sample = true, .seed = 3, .eos_ids = {}});
+  GenerateSettings settings{.max_new_tokens = 6, .do_sample = true, .seed = 3, .eos_ids = {}};
+  for (const auto& [temperature, top_k, top_p] :
+       {std::tuple<double, int64_t, double>{1.5, 0, 1}, {1.2, 9, 0.7}}) {
+    settings.temperature = temperature;
+    settings.top_k = top_k;
+    settings.top_p = top_p;
+    expect_same(settings);
+    EXPECT_EQ(num_replays, 4);
+  }
 }
 
 // Each step is started with the choices of the one before it, or with other ids.
@@ -117,9 +163,10 @@ TEST_P(RecordedDecode, StepsWithOtherIds_AreTheSame) {
     const Scores scores = decoder.step(next);
     return best_choices(scores, scores);
   });
+  const Chooser best{.on_host = [](const Scores& scores) { return best_choices(scores, scores); }};
   const RecordingDevice device;
   const std::vector<double> got = choices_with(
-      [](Decoder& decoder, const Ids& next) { return decoder.step_best(next, false); });
+      [&](Decoder& decoder, const Ids& next) { return decoder.step_chosen(next, best, false); });
   EXPECT_GT(num_replays, num_recordings);
   ASSERT_EQ(got.size(), want.size());
   for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-4);
@@ -143,6 +190,32 @@ INSTANTIATE_TEST_SUITE_P(Families, RecordedDecode,
                            std::ranges::replace(name, '-', '_');
                            return name;
                          });
+
+// At a high temperature more tokens are likely than the device can compare; then the host samples.
+TEST(RecordedSampling, ByTheHostIfTheDeviceCannot_GivesTheSameTexts) {
+  const auto model = make_model(Json::parse(R"({
+      "model_type": "llama", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
+      "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5,
+      "initializer_range": 0.3, "vocab_size": 2100, "max_position_embeddings": 64})",
+                                            "test"));
+  materialize(*model, {.seed = 4});
+  for (const auto& [top_k, is_possible] :
+       {std::pair<int64_t, bool>{0, false}, {300, false}, {200, true}}) {
+    GenerateSettings settings{.max_new_tokens = 8, .do_sample = true, .eos_ids = {}};
+    settings.temperature = 5;
+    settings.top_k = top_k;
+    settings.top_p = 0.99;
+    const Generation want = generate(*model, Axis(), kPrompts, settings);
+    const RecordingDevice device;
+    const Generation got = generate(*model, Axis(), kPrompts, settings);
+    for (size_t p = 0; p < kPrompts.size(); ++p) {
+      EXPECT_EQ(got.prompts[p][0].ids, want.prompts[p][0].ids);
+      EXPECT_NEAR(got.prompts[p][0].score, want.prompts[p][0].score, 1e-4);
+    }
+    // top_k 0: the first recorded step, the one ahead and the first again.
+    EXPECT_EQ(num_replays, is_possible || top_k > 0 ? 6 : 8) << top_k;
+  }
+}
 
 // Experts wait for the number of their rows.
 TEST(UnrecordedDecode, ModelWithExperts_IsNotRecorded) {

@@ -209,13 +209,14 @@ std::vector<Choice> best_choices(const Scores& scores, const Scores& raw) {
   return out;
 }
 
-std::vector<Choice> choices_of(const Tensor& best) {
+std::optional<std::vector<Choice>> choices_of(const Tensor& chosen) {
   std::vector<Choice> out;
-  for (int64_t r = 0; r < best.size(0); ++r) {
-    const double* const row = best.const_data_ptr<double>() + 3 * r;
-    const Mass mass{.top = row[1], .sum = row[2]};
+  for (int64_t r = 0; r < chosen.size(0); ++r) {
+    const double* const row = chosen.const_data_ptr<double>() + r * chosen.size(1);
+    const Mass mass{.top = row[2], .sum = row[3]};
     const double log_sum = require_allowed(log_of_sum({&mass, 1}));
-    out.push_back({.id = static_cast<int64_t>(row[0]), .log_prob = mass.top - log_sum});
+    if (row[0] < 0) return std::nullopt;
+    out.push_back({.id = static_cast<int64_t>(row[0]), .log_prob = row[1] - log_sum});
   }
   return out;
 }

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -78,9 +79,9 @@ struct Choice {
 /// original scores, for the log-probability.
 std::vector<Choice> best_choices(const Scores& scores, const Scores& raw);
 
-/// The choices that a device made: `best` [R, 3] of best_tokens(), on the CPU. Throws like
-/// log_sum_exp().
-std::vector<Choice> choices_of(const Tensor& best);
+/// The choices that a device made: `chosen` [R, 4] of best_tokens() or sample_tokens(), on the CPU.
+/// Empty if the device does not know one. Throws like log_sum_exp().
+std::optional<std::vector<Choice>> choices_of(const Tensor& chosen);
 
 /// Samples one token per row from softmax(scores): the first id at which the cumulative probability
 /// exceeds uniforms[r] in [0, 1), so that every layout samples the same.

@@ -54,16 +54,20 @@ TEST(Scores, BestChoice_IsTheLowestIdOfEquals) {
 }
 
 TEST(Scores, ChoicesOfADevice_HaveTheLogProbabilityOfTheirSums) {
-  const Tensor best = at::tensor({3.0, 2.5, 4.0, 7.0, -300.0, 1.0}, at::kDouble).view({2, 3});
-  const std::vector<Choice> got = choices_of(best);
-  ASSERT_EQ(got.size(), 2U);
-  EXPECT_EQ(got[0].id, 3);
-  EXPECT_NEAR(got[0].log_prob, -std::log(4.0), 1e-12);
-  EXPECT_EQ(got[1].id, 7);
-  EXPECT_EQ(got[1].log_prob, 0);
+  const Tensor chosen =
+      at::tensor({3.0, 1.5, 2.5, 4.0, 7.0, -300.0, -300.0, 1.0}, at::kDouble).view({2, 4});
+  const auto got = choices_of(chosen);
+  ASSERT_TRUE(got);
+  ASSERT_EQ(got->size(), 2U);
+  EXPECT_EQ((*got)[0].id, 3);
+  EXPECT_NEAR((*got)[0].log_prob, -1 - std::log(4.0), 1e-12);
+  EXPECT_EQ((*got)[1].id, 7);
+  EXPECT_EQ((*got)[1].log_prob, 0);
+  chosen[1][0] = -1;
+  EXPECT_FALSE(choices_of(chosen));
   for (const auto& [largest, sum] :
        {std::pair<double, double>{1, NAN}, {INFINITY, NAN}, {-INFINITY, 0}}) {
-    const Tensor wrong = at::tensor({0.0, largest, sum}, at::kDouble).view({1, 3});
+    const Tensor wrong = at::tensor({0.0, largest, largest, sum}, at::kDouble).view({1, 4});
     EXPECT_EQ(test::thrown_by([&] { choices_of(wrong); }).code(), Code::kNumerics);
   }
 }

@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/kernels/cuda/block.h"
 #include "cleave/kernels/device.h"
 
 namespace cleave::inline kernels {
@@ -54,9 +55,9 @@ void append(const DeviceKernels& kernels, const Tensor& q, const Tensor& k, cons
 
 }  // namespace
 
-bool takes_decode_attention(const Tensor& q, at::ScalarType type, int64_t num_kv_heads) {
+bool takes_decode_attention(const Tensor& q, at::ScalarType type) {
   return device_kernels(q) != nullptr && q.scalar_type() == type && q.size(2) == 1 &&
-         q.size(3) <= kMostDecodeWidth && num_kv_heads > 0 && q.size(1) % num_kv_heads == 0;
+         q.size(3) <= kMostDecodeWidth;
 }
 
 Tensor decode_attention(const Tensor& q, const Tensor& k, const Tensor& v,
@@ -78,6 +79,8 @@ Tensor decode_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                             .kv_heads = k.size(1),
                             .width = width,
                             .capacity = capacity,
+                            .group = attention.group,
+                            .skipped = attention.skipped,
                             .window = attention.window,
                             .num_parts = num_parts,
                             .scale = static_cast<float>(1 / attention.divisor),
@@ -131,7 +134,7 @@ Tensor best_tokens(const Tensor& logits, const Tensor& ids, const Tensor& num_ke
   constexpr auto kPartBytes = static_cast<int64_t>(sizeof(BestOfPart));
   const Tensor parts =
       at::empty({rows * num_parts * kPartBytes}, logits.options().dtype(at::kByte));
-  Tensor results = at::empty({rows, 3}, logits.options().dtype(at::kDouble));
+  Tensor results = at::empty({rows, kChoiceNumbers}, logits.options().dtype(at::kDouble));
   device_kernels(logits)->best_tokens({.is_bf16 = logits.scalar_type() == at::kBFloat16,
                                        .rows = rows,
                                        .width = width,
@@ -141,6 +144,43 @@ Tensor best_tokens(const Tensor& logits, const Tensor& ids, const Tensor& num_ke
                                        .ids = ids.mutable_data_ptr<int64_t>(),
                                        .results = results.mutable_data_ptr<double>(),
                                        .num_keys = num_keys.mutable_data_ptr<int64_t>()});
+  return results;
+}
+
+bool takes_sampling(const TokenSampling& sampling, int64_t size) {
+  return size <= kListed * kSamplePart && (sampling.top_k < kListed || sampling.top_k >= size);
+}
+
+Tensor sample_tokens(const Tensor& logits, const TokenSampling& sampling, const Tensor& uniforms,
+                     const Tensor& ids, const Tensor& num_keys) {
+  const Tensor rows_of_logits = logits.contiguous();
+  const int64_t rows = logits.size(0), width = logits.size(1);
+  const int64_t num_parts = parts_of(width, kSamplePart);
+  constexpr auto kPartBytes = static_cast<int64_t>(sizeof(PartOfLogits));
+  const Tensor parts =
+      at::empty({rows * num_parts * kPartBytes}, logits.options().dtype(at::kByte));
+  Tensor lists;
+  if (sampling.top_p < 1 || (sampling.top_k > 0 && sampling.top_k < width)) {
+    lists = at::empty({2, rows * num_parts * kListed}, ids.options());
+  }
+  const auto list = [&](int64_t i) {
+    return lists.defined() ? static_cast<uint64_t*>(lists[i].mutable_data_ptr()) : nullptr;
+  };
+  Tensor results = at::empty({rows, kChoiceNumbers}, logits.options().dtype(at::kDouble));
+  device_kernels(logits)->sample_tokens(
+      {.is_bf16 = logits.scalar_type() == at::kBFloat16,
+       .rows = rows,
+       .width = width,
+       .temperature = static_cast<float>(sampling.temperature),
+       .top_k = sampling.top_k,
+       .top_p = sampling.top_p,
+       .logits = rows_of_logits.const_data_ptr(),
+       .uniforms = uniforms.const_data_ptr<double>(),
+       .parts = static_cast<PartOfLogits*>(parts.mutable_data_ptr()),
+       .lists = {list(0), list(1)},
+       .ids = ids.mutable_data_ptr<int64_t>(),
+       .results = results.mutable_data_ptr<double>(),
+       .num_keys = num_keys.mutable_data_ptr<int64_t>()});
   return results;
 }
 

@@ -91,6 +91,12 @@ std::vector<int> Axis::ranks() const {
   return group_ ? group_->ranks() : std::vector<int>{0};
 }
 
+bool Axis::can_record() const {
+  if (size() == 1) return true;
+  const AsyncGroup* const async = group_->async();
+  return async != nullptr && async->can_record();
+}
+
 void Axis::barrier(std::string_view site) const {
   if (size() == 1) return;
   const ForBlockedThread scope(is_backward_thread());

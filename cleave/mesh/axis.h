@@ -42,6 +42,9 @@ class Axis {
   [[nodiscard]] double seconds() const { return seconds_ ? *seconds_ : 0; }
   bool operator==(const Axis& other) const { return group_ == other.group_; }
 
+  /// Whether a device can record the collectives (kernels/recorded_work.h).
+  [[nodiscard]] bool can_record() const;
+
   /// Returns when all ranks have called it.
   void barrier(std::string_view site) const;
 

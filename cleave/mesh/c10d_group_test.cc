@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "cleave/comm/shm/shm_world.h"
+#include "cleave/mesh/axis.h"
 #include "cleave/mesh/staged_group.h"
 #include "tests/support/host_device.h"
 #include "tests/support/thrown.h"
@@ -133,6 +134,19 @@ TEST(DeviceGroup, HostAndDeviceMemory_UseTheirOwnTransports) {
     if (world.rank() == 0) group->send(device_values.data(), 5, DType::kF64, 1, call);
     if (world.rank() == 1) group->recv(values.data(), 5, DType::kF64, 0, call);
     EXPECT_EQ(values, std::vector<double>(5, world.rank() == 1 ? 3 : 30));
+  });
+}
+
+TEST(DeviceGroup, CanBeRecorded_IfTheDeviceCan) {
+  run_ranks(2, [](World& world) {
+    std::vector<float> values(4);
+    EXPECT_TRUE(Axis(world.group({0, 1}, "host")).can_record());
+    use(world, std::make_shared<HostDevice>(std::as_bytes(std::span(values))));
+    const Axis axis(world.group({0, 1}, "tp"));
+    EXPECT_FALSE(axis.can_record());  // is not connected
+    axis.group()->broadcast(values.data(), 4, DType::kF32, 0, {.site = "connect", .shape = {}});
+    EXPECT_FALSE(axis.can_record());  // goes through host memory
+    EXPECT_TRUE(Axis().can_record());
   });
 }
 

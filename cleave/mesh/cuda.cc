@@ -56,20 +56,25 @@ at::Device device_of(const std::string& flag) {
 
 namespace {
 
-/// Whether an environment variable is 1.
-bool is_set(const char* name) {
+/// An environment variable; "" if it is not set.
+std::string_view variable(const char* name) {
   const char* const value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe)
-  return value != nullptr && std::string_view(value) == "1";
+  return value == nullptr ? "" : value;
 }
 
 }  // namespace
 
-bool shares_gpus() {
-  return is_set("CLEAVE_SHARE_GPU");
+GpuSharing gpu_sharing() {
+  const std::string_view value = variable("CLEAVE_SHARE_GPU");
+  if (value.empty() || value == "0") return GpuSharing::kNone;
+  if (value == "1") return GpuSharing::kHost;
+  CLEAVE_CHECK(value == "nccl", Code::kUsage, "CLEAVE_SHARE_GPU=", value,
+               " is unknown; set it to 1 (collectives through host memory) or nccl");
+  return GpuSharing::kNccl;
 }
 
 bool is_deterministic() {
-  return is_set("CLEAVE_DETERMINISTIC");
+  return variable("CLEAVE_DETERMINISTIC") == "1";
 }
 
 void check_own_gpus(World& world, const std::string& uuid) {

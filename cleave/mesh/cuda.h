@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -29,7 +30,7 @@ class Cuda {
   /// of one host. Their count is the same for all GPUs.
   [[nodiscard]] virtual std::string uuid(int gpu) const { return {static_cast<char>(gpu)}; }
   /// Makes `gpu` the current device of the calling rank thread. The rank's groups
-  /// then use NCCL for GPU memory, or host memory if shares_gpus(). A collective of NCCL that takes
+  /// then use NCCL for GPU memory, or what gpu_sharing() says. A collective of NCCL that takes
   /// longer than `timeout_s` fails the job.
   [[nodiscard]] virtual std::shared_ptr<Device> take(int gpu, double timeout_s) const = 0;
 };
@@ -42,8 +43,18 @@ const Cuda& cuda();
 /// Error(kUsage) for another flag, or when the process cannot use that device.
 at::Device device_of(const std::string& flag);
 
-/// Whether CLEAVE_SHARE_GPU=1 lets several ranks of a host use one GPU, to test layouts.
-bool shares_gpus();
+/// How CLEAVE_SHARE_GPU lets several ranks of a host use one GPU, to test layouts.
+enum class GpuSharing : uint8_t {
+  kNone,  ///< not set: each rank needs its own GPU
+  kHost,  ///< "1": collectives of GPU memory go through host memory
+  kNccl,  ///< "nccl": through NCCL, to which each rank appears to be a host of its own
+};
+
+/// Throws Error(kUsage) for another value of CLEAVE_SHARE_GPU.
+GpuSharing gpu_sharing();
+inline bool shares_gpus() {
+  return gpu_sharing() != GpuSharing::kNone;
+}
 
 /// Whether CLEAVE_DETERMINISTIC=1 asks for the same bits in every run on GPUs, at the cost of
 /// speed.

@@ -6,6 +6,7 @@
 #include <exception>
 #include <iterator>
 #include <thread>
+#include <unistd.h>
 
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
@@ -49,6 +50,8 @@ class NcclGroup : public C10dGroup {
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
 
+  /// A CUDA graph may contain NCCL's collectives.
+  [[nodiscard]] bool can_record() const override { return true; }
   void abort() override {
     if (!is_aborted_.exchange(true)) without_errors([&] { backend().abort(); });
   }
@@ -90,6 +93,13 @@ void set_nccl_defaults() {
   // A rank's collectives of different groups start on the GPU in the order of its calls, which is
   // the same on all ranks; otherwise two GPUs could wait for each other.
   set_default("NCCL_LAUNCH_ORDER_IMPLICIT", "1");
+  if (gpu_sharing() != GpuSharing::kNccl) return;
+  // NCCL refuses two ranks of a host on one GPU, so each is a host, which others reach by sockets.
+  set_default("NCCL_HOSTID", str("cleave-", getpid()).c_str());
+  for (const char* const other : {"NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE"}) {
+    set_default(other, "1");
+  }
+  set_default("NCCL_SOCKET_IFNAME", "lo");
 }
 
 /// Every run gives the same bits, or libtorch refuses an operation that has no such form. To be
@@ -131,7 +141,7 @@ class CudaDevice : public Device {
   }
 
   std::unique_ptr<DeviceGroup> connect(Group& group) override {
-    if (shares_gpus()) return staged_group(*this, group);
+    if (gpu_sharing() == GpuSharing::kHost) return staged_group(*this, group);
     return checked(Code::kPeer, str("axis ", group.name(), ": NCCL cannot connect"), [&] {
       auto options = c10d::ProcessGroupNCCL::Options::create();
       const auto store = c10::make_intrusive<GroupStore>(group);

@@ -1,7 +1,9 @@
 #include "cleave/mesh/cuda.h"
 
+#include <cstdlib>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -67,6 +69,22 @@ TEST(OwnGpus, OneForEachRank_AreAccepted) {
     check_own_gpus(world, std::string(15, '\0') + static_cast<char>(world.rank()));
   });
   run_ranks(1, [](World& world) { check_own_gpus(world, ""); });
+}
+
+TEST(GpuSharing, Variable_IsReadOrRefused) {
+  constexpr const char* kName = "CLEAVE_SHARE_GPU";
+  for (const auto& [value, sharing] : {std::pair<const char*, GpuSharing>{"", GpuSharing::kNone},
+                                       {"0", GpuSharing::kNone},
+                                       {"1", GpuSharing::kHost},
+                                       {"nccl", GpuSharing::kNccl}}) {
+    setenv(kName, value, 1);
+    EXPECT_EQ(gpu_sharing(), sharing) << value;
+  }
+  setenv(kName, "yes", 1);
+  const Error error = thrown_by([] { (void)gpu_sharing(); });
+  unsetenv(kName);
+  EXPECT_EQ(error.code(), Code::kUsage);
+  EXPECT_NE(std::string(error.what()).find("CLEAVE_SHARE_GPU=yes"), std::string::npos);
 }
 
 // With one rank NCCL copies at most, but it connects, runs on its stream and shuts down.

@@ -52,7 +52,10 @@ HeadShard HeadAttention::shard(const Axis& axis) const {
 }
 
 void HeadAttention::set_split(const Axis& axis) {
-  kv_head_ = kv_head_of(shard(axis), options_.num_heads, options_.num_kv_heads, axis.rank());
+  const HeadShard shards = shard(axis);
+  kv_head_ = kv_head_of(shards, options_.num_heads, options_.num_kv_heads, axis.rank());
+  const int64_t first_head = shards.query->ranges(axis.rank()).front().begin / options_.head_dim;
+  skipped_ = first_head % (options_.num_heads / options_.num_kv_heads);
 }
 
 void HeadAttention::cast_kv_bf16() {
@@ -92,8 +95,8 @@ void HeadAttention::rotate(Tensor& q, Tensor& k, int64_t past, const std::string
 Tensor HeadAttention::decoded(const Tensor& q, const Tensor& k, const Tensor& v,
                               const std::string& path, const Context& context) {
   const auto [keys, values] = context.cache->storage(path);
-  if (!takes_decode_attention(q, keys.scalar_type(), k.size(1))) {
-    CLEAVE_BUG(path, ": no kernel for queries ", q.sizes(), " of ", k.size(1), " KV heads");
+  if (!takes_decode_attention(q, keys.scalar_type())) {
+    CLEAVE_BUG(path, ": no kernel for queries ", q.sizes(), " and keys of ", keys.scalar_type());
   }
   const RotaryAngles angles =
       rotary_ ? rotary_->angles(Range{0, context.cache->capacity()}, q) : RotaryAngles{};
@@ -108,6 +111,8 @@ Tensor HeadAttention::decoded(const Tensor& q, const Tensor& k, const Tensor& v,
                            .positions = context.positions,
                            .num_keys = context.num_keys,
                            .first_key = context.first_key,
+                           .group = options_.num_heads / options_.num_kv_heads,
+                           .skipped = skipped_,
                            .window = options_.window,
                            .divisor = divisor,
                            .soft_cap = options_.soft_cap});

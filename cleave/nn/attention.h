@@ -74,6 +74,7 @@ class HeadAttention {
   AttentionOptions options_;
   std::optional<Rotary> rotary_;
   Tensor kv_head_;                          // [local heads]
+  int64_t skipped_ = 0;                     // query heads of the first KV head on other ranks
   std::optional<at::ScalarType> key_type_;  // of keys and values; empty: the activations' type
 };
 

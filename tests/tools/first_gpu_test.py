@@ -48,13 +48,17 @@ class FirstGpu(unittest.TestCase):
 
     def test_parts_that_need_a_gpu_are_skipped_on_the_cpu(self):
         code, results, report = self.run_script(
-            "--device", "cpu", "--only", "doctor,unit_tests,verify,train,resume,generate,layouts,nccl,sanitizer")
+            "--device", "cpu", "--only", "doctor,first_step,unit_tests,verify,train,resume,generate,layouts,nccl,sanitizer")
         self.assertEqual(code, 0, report)
-        wanted = dict.fromkeys(("doctor", "verify", "train", "resume", "generate", "layouts"), "passed")
+        wanted = dict.fromkeys(("doctor", "first_step", "verify", "train", "resume", "generate", "layouts"), "passed")
         wanted.update(dict.fromkeys(("unit_tests", "nccl", "sanitizer"), "skipped"))
         self.assertEqual(results, wanted)
         self.assertIn("9 models and types, 0 failed", report)
         self.assertIn("== layouts: passed (0)", report)
+
+    def test_without_a_first_step_the_other_parts_do_not_run(self):
+        code, results, _ = self.run_script("--device", "cpu", "--only", "doctor,first_step,resume,generate", FAILS="train")
+        self.assertEqual((code, results), (1, {"doctor": "passed", "first_step": "FAILED"}))
 
     def test_wrong_losses_and_a_program_that_fails_are_failures(self):
         code, results, report = self.run_script("--device", "cuda", "--only", "verify,train", LOSS="5.2", FAILS="verify")

@@ -21,6 +21,9 @@ class AsyncGroup : public Group {
   virtual std::shared_future<void> start(std::function<void()> call) = 0;
   /// Whether this is device memory, whose collectives start_on_device() starts.
   [[nodiscard]] virtual bool is_on_device(const void* data) const = 0;
+  /// Whether its collectives of device memory can be recorded (DeviceGroup::can_record()). False
+  /// before the first one; true if all memory is CPU memory.
+  [[nodiscard]] virtual bool can_record() const = 0;
   /// Runs `call`, which calls one collective of device memory, on the calling thread, so that a
   /// rank queues all collectives on its device in one order. Returns when it is queued. await()
   /// lets the device wait for it; the memory that `call` owns is kept until then.

@@ -46,6 +46,10 @@ class DeviceGroup {
   /// another thread.
   [[nodiscard]] virtual std::string failure() { return ""; }
 
+  /// Whether the device can record the calls with its other work, and start them again, on all
+  /// members equally often, without the calls (kernels/recorded_work.h).
+  [[nodiscard]] virtual bool can_record() const { return false; }
+
   /// out[i] = sum or max over ranks of in[i], i < count. `in` may be `out`, here and below.
   virtual DeviceWorkPtr all_reduce(const void* in, void* out, int64_t count, DType dtype,
                                    ReduceOp op) = 0;

@@ -50,6 +50,9 @@ class ShmGroup : public AsyncGroup {
   [[nodiscard]] bool is_on_device(const void* data) const override {
     return device_ != nullptr && device_->holds(data);
   }
+  [[nodiscard]] bool can_record() const override {
+    return device_ == nullptr || (device_group_ != nullptr && device_group_->can_record());
+  }
   std::shared_future<void> start_on_device(std::function<void()> call) override;
 
  private:

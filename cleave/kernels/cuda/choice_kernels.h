@@ -77,10 +77,11 @@ struct BestTokenKernel {
     }
     best = best_over_block(block, best);
     if (block.thread() != 0) return;
-    double* const result = job.results + block.index() * 3;
+    double* const result = job.results + block.index() * kChoiceNumbers;
     result[0] = static_cast<double>(best.id);
     result[1] = static_cast<double>(best.largest);
-    result[2] = static_cast<double>(best.sum);
+    result[2] = static_cast<double>(best.largest);
+    result[3] = static_cast<double>(best.sum);
     job.ids[block.index()] = best.id;
     if (block.index() == 0) *job.num_keys += 1;
   }

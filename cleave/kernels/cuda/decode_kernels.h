@@ -85,7 +85,7 @@ struct DecodeAttentionKernel {
   CLEAVE_DEVICE void operator()(const Block& block, const DecodeAttentionJob& job) const {
     const int64_t of_query = block.index() / job.num_parts;
     const int64_t b = of_query / job.heads;
-    const int64_t kv_head = (of_query - b * job.heads) / (job.heads / job.kv_heads);
+    const int64_t kv_head = (of_query - b * job.heads + job.skipped) / job.group;
     const int64_t first_row = (b * job.kv_heads + kv_head) * job.capacity;
     const Memory memory(block, job.width);
     const T* const q = static_cast<const T*>(job.q) + of_query * job.width;

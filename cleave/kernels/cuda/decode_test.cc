@@ -22,6 +22,7 @@ struct Step {
   int64_t heads = 4, kv_heads = 2, width = 8, half = 4, capacity = 40, num_keys = 31, first = 3;
   int64_t window = 0;
   double soft_cap = 0;
+  int64_t group = heads / kv_heads, skipped = 0;  // queries of a KV head, and how many are missing
 };
 
 constexpr int64_t kBatch = 2;
@@ -70,9 +71,9 @@ Tensor rotated(const Tensor& x, const Inputs& in, const Step& s) {
 
 /// The definition for a cache that has the new token.
 Tensor defined(const Inputs& in, const Step& s, const Tensor& keys, const Tensor& values) {
-  const int64_t group = s.heads / s.kv_heads;
   const auto of_heads = [&](const Tensor& t) {
-    return t.narrow(2, 0, s.num_keys).to(at::kDouble).repeat_interleave(group, 1);
+    const Tensor all = t.narrow(2, 0, s.num_keys).to(at::kDouble).repeat_interleave(s.group, 1);
+    return all.narrow(1, s.skipped, s.heads);
   };
   const Tensor q = rotated(in.q, in, s).to(at::kDouble);
   Tensor scores =
@@ -101,6 +102,8 @@ void expect_defined(const Step& s) {
                               .positions = in.positions,
                               .num_keys = in.num_keys,
                               .first_key = in.first_key,
+                              .group = s.group,
+                              .skipped = s.skipped,
                               .window = s.window,
                               .divisor = std::sqrt(static_cast<double>(s.width)),
                               .soft_cap = s.soft_cap};
@@ -140,6 +143,13 @@ TEST(CudaDecodeAttention, AnyWidthAndHeads_EqualsTheDefinition) {
   expect_defined({.width = 512, .half = 256});
 }
 
+// Of 8 query heads with groups of 4, ranks have 3, 3 and 2.
+TEST(CudaDecodeAttention, PartsOfGroups_EqualTheDefinition) {
+  expect_defined({.heads = 3, .kv_heads = 1, .group = 4});
+  expect_defined({.heads = 3, .kv_heads = 2, .group = 4, .skipped = 3});
+  expect_defined({.heads = 2, .kv_heads = 1, .group = 4, .skipped = 2});
+}
+
 TEST(CudaDecodeAttention, WithoutOrWithPartOfTheRotation_EqualsTheDefinition) {
   expect_defined({.half = 0});
   expect_defined({.width = 12, .half = 2});
@@ -162,18 +172,16 @@ TEST(CudaDecodeAttention, PartsOfManyKeys_AreAddedUp) {
 }
 
 TEST(CudaDecodeAttention, WhatItDoesNotSupport_IsRefused) {
-  const auto takes = [](at::ScalarType type, at::ScalarType cache, int64_t heads, int64_t tokens,
-                        int64_t width) {
-    return takes_decode_attention(at::empty({1, heads, tokens, width}, type), cache, 2);
+  const auto takes = [](at::ScalarType type, at::ScalarType cache, int64_t tokens, int64_t width) {
+    return takes_decode_attention(at::empty({1, 4, tokens, width}, type), cache);
   };
-  EXPECT_FALSE(takes(at::kFloat, at::kFloat, 4, 1, 8));  // a CPU without kernels
+  EXPECT_FALSE(takes(at::kFloat, at::kFloat, 1, 8));  // a CPU without kernels
   const FiberKernels kernels;
-  EXPECT_TRUE(takes(at::kFloat, at::kFloat, 4, 1, 8));
-  EXPECT_FALSE(takes(at::kFloat, at::kBFloat16, 4, 1, 8));
-  EXPECT_FALSE(takes(at::kDouble, at::kDouble, 4, 1, 8));
-  EXPECT_FALSE(takes(at::kFloat, at::kFloat, 3, 1, 8));
-  EXPECT_FALSE(takes(at::kFloat, at::kFloat, 4, 2, 8));
-  EXPECT_FALSE(takes(at::kFloat, at::kFloat, 4, 1, 513));
+  EXPECT_TRUE(takes(at::kFloat, at::kFloat, 1, 8));
+  EXPECT_FALSE(takes(at::kFloat, at::kBFloat16, 1, 8));
+  EXPECT_FALSE(takes(at::kDouble, at::kDouble, 1, 8));
+  EXPECT_FALSE(takes(at::kFloat, at::kFloat, 2, 8));
+  EXPECT_FALSE(takes(at::kFloat, at::kFloat, 1, 513));
 }
 
 /// The result for some logits [R, V], the same for both orders of threads.
@@ -201,10 +209,11 @@ TEST(CudaBestTokens, AnyShape_EqualsTheDefinition) {
       const Tensor sums = (wide - largest.unsqueeze(1)).exp().sum(1);
       const Tensor got = best_of(logits);
       EXPECT_TRUE(at::equal(got.select(1, 1), largest)) << type << " " << width;
+      EXPECT_TRUE(at::equal(got.select(1, 2), largest));
       EXPECT_TRUE(at::equal(wide.gather(1, got.select(1, 0).to(at::kLong).unsqueeze(1)).squeeze(1),
                             largest));
       // A thread adds up to 12 quads, and sums are rescaled; each step rounds by 2^-24.
-      EXPECT_LE((got.select(1, 2) / sums - 1).abs().max().item<double>(), 100 * 0x1p-24);
+      EXPECT_LE((got.select(1, 3) / sums - 1).abs().max().item<double>(), 100 * 0x1p-24);
     }
   }
 }
@@ -222,18 +231,18 @@ TEST(CudaBestTokens, LogitsThatAreNotFinite_GiveASumThatShowsIt) {
     Tensor logits = at::ones({2, 5000}, at::kFloat);
     logits[0][4500] = wrong;
     const Tensor got = best_of(logits);
-    EXPECT_TRUE(std::isnan(got[0][2].item<double>()));
+    EXPECT_TRUE(std::isnan(got[0][3].item<double>()));
     EXPECT_GE(got[0][0].item<int64_t>(), 0);
     EXPECT_LT(got[0][0].item<int64_t>(), 5000);
-    EXPECT_EQ(got[1][2].item<double>(), 5000);
+    EXPECT_EQ(got[1][3].item<double>(), 5000);
   }
   Tensor logits = at::full({2, 5000}, -INFINITY, at::kFloat);
   logits[0][4321] = -2;
   const Tensor got = best_of(logits);
   EXPECT_EQ(got[0][0].item<int64_t>(), 4321);
-  EXPECT_EQ(got[0][2].item<double>(), 1);
+  EXPECT_EQ(got[0][3].item<double>(), 1);
   EXPECT_EQ(got[1][1].item<double>(), -INFINITY);
-  EXPECT_EQ(got[1][2].item<double>(), 0);
+  EXPECT_EQ(got[1][3].item<double>(), 0);
 }
 
 TEST(CudaFewRows, AnyShape_EqualsTheProduct) {

@@ -123,10 +123,11 @@ struct AppendTokenJob {
 struct DecodeAttentionJob {
   bool is_bf16 = false;
   int64_t batch = 0, heads = 0, kv_heads = 0, width = 0, capacity = 0;
-  int64_t window = 0;     ///< only the last keys; 0: all
-  int64_t num_parts = 1;  ///< parts of the keys, each of one block
-  float scale = 1;        ///< of the scores
-  float soft_cap = 0;     ///< cap tanh(score / cap); 0: none
+  int64_t group = 1, skipped = 0;  ///< query head h has KV head (h + skipped) / group
+  int64_t window = 0;              ///< only the last keys; 0: all
+  int64_t num_parts = 1;           ///< parts of the keys, each of one block
+  float scale = 1;                 ///< of the scores
+  float soft_cap = 0;              ///< cap tanh(score / cap); 0: none
   const void *q = nullptr, *keys = nullptr, *values = nullptr;  ///< as in AppendTokenJob
   void* out = nullptr;                                          ///< [batch, heads, width]
   float* parts = nullptr;  ///< [batch, heads, num_parts, width + 2], if there are several
@@ -158,6 +159,10 @@ struct BestOfPart {
   float largest = 0, sum = 0;  ///< the logit; and the sum of exp(logit - largest)
 };
 
+/// What a device says of a chosen token: the token, its logit, the largest logit of the row, and
+/// the sum of exp(logit - largest).
+inline constexpr int kChoiceNumbers = 4;
+
 /// The best token of each row of logits [rows, width]: the largest logit, of equal ones the lowest
 /// id. A row that is not all finite may have any id of the vocabulary.
 struct BestTokenJob {
@@ -167,8 +172,40 @@ struct BestTokenJob {
   const void* logits = nullptr;
   BestOfPart* parts = nullptr;  ///< [rows, num_parts]
   int64_t* ids = nullptr;       ///< [rows], receives the tokens
-  double* results = nullptr;  ///< [rows, 3]: the token, its logit, the sum of exp(logit - largest)
+  double* results = nullptr;    ///< [rows, kChoiceNumbers]
   int64_t* num_keys = nullptr;  ///< [1], of AppendTokenJob; grows by the token
+  [[no_unique_address]] NotStored not_stored{};
+};
+
+/// Logits of one block; tokens of a list of the best ones; and lists that one block merges.
+inline constexpr int64_t kSamplePart = 2048;
+inline constexpr int kListed = 256;
+inline constexpr int kMergedLists = 16;
+
+/// What a part of a row of logits has.
+struct PartOfLogits {
+  double mass = 0;             ///< the sum of exp((logit - largest) / temperature)
+  float largest = 0, sum = 0;  ///< the logit; and the sum of exp(logit - largest)
+};
+
+/// Samples a token of each row of logits [rows, width], in fp64: the first id at which the
+/// cumulative probability exceeds the row's number in [0, 1), among the tokens that top_k and top_p
+/// keep. `width` is at most kListed kSamplePart, and top_k less than kListed or at least `width`.
+struct SampleJob {
+  bool is_bf16 = false;
+  int64_t rows = 0, width = 0;
+  float temperature = 1;
+  int64_t top_k = 0;  ///< tokens with at least the score of the k-th are kept; 0: all
+  double top_p = 1;   ///< the best tokens are kept whose probabilities add up to p; 1: all
+  const void* logits = nullptr;
+  const double* uniforms = nullptr;  ///< [rows]
+  PartOfLogits* parts = nullptr;     ///< [rows, ceil(width / kSamplePart)]
+  /// Two of [rows, ceil(width / kSamplePart), kListed] with top_k or top_p, else null.
+  uint64_t* lists[2] = {nullptr, nullptr};
+  int64_t* ids = nullptr;  ///< [rows], receives the tokens
+  /// [rows, kChoiceNumbers]. The token is -1 if more than kListed would have to be compared.
+  double* results = nullptr;
+  int64_t* num_keys = nullptr;  ///< [1], as in BestTokenJob
   [[no_unique_address]] NotStored not_stored{};
 };
 
@@ -228,6 +265,8 @@ class DeviceKernels {
   virtual void few_rows(const DeviceFewRowsJob& job) const = 0;
   /// Chooses the next token of each sequence.
   virtual void best_tokens(const BestTokenJob& job) const = 0;
+  /// Samples the next token of each sequence.
+  virtual void sample_tokens(const SampleJob& job) const = 0;
 };
 
 }  // namespace cleave::inline kernels

@@ -1,10 +1,13 @@
 #pragma once
+#include <utility>
+
 #include "cleave/kernels/cuda/choice_kernels.h"
 #include "cleave/kernels/cuda/decode_kernels.h"
 #include "cleave/kernels/cuda/elementwise_kernels.h"
 #include "cleave/kernels/cuda/list_kernels.h"
 #include "cleave/kernels/cuda/norm_kernels.h"
 #include "cleave/kernels/cuda/random_kernels.h"
+#include "cleave/kernels/cuda/sample_kernels.h"
 #include "cleave/kernels/cuda/softmax_kernels.h"
 
 namespace cleave::inline kernels {
@@ -97,6 +100,24 @@ class KernelSet : public DeviceKernels {
                              job);
     launch_(BestTokenKernel(),
             {.blocks = job.rows, .threads = kWarp, .shared_bytes = kOverBlockBytes}, job);
+  }
+  void sample_tokens(const SampleJob& job) const override {
+    const auto grid = [&](int64_t blocks, int64_t bytes) {
+      return Grid{
+          .blocks = job.rows * blocks, .threads = kListed, .shared_bytes = kOverBlockBytes + bytes};
+    };
+    constexpr auto kKey = static_cast<int64_t>(sizeof(uint64_t));
+    int64_t num_lists = parts_of(job.width, kSamplePart);
+    uint64_t *list = job.lists[0], *other = job.lists[1];
+    launch<SamplePartKernel>(grid(num_lists, kSamplePart * kKey), job, list);
+    while (list != nullptr && num_lists > 1) {
+      const int64_t results = parts_of(num_lists, kMergedLists);
+      launch_(MergeListsKernel(), grid(results, kMergedLists * kListed * kKey),
+              static_cast<const uint64_t*>(list), num_lists, other);
+      std::swap(list, other);
+      num_lists = results;
+    }
+    launch<SampleTokenKernel>(grid(1, 2 * kListed * kKey), job, static_cast<const uint64_t*>(list));
   }
 
  private:
