@@ -32,7 +32,7 @@ def compare_runs(work, got, wanted, layout, dtype=None, without=()):
         known = {name: values for name, values in runs.tensors_of(wanted).items() if not name.startswith(without)}
         tensors = list(runs.tensor_differences(runs.tensors_of(got), known, bounds, options))
     if problems or tensors:
-        confirm.judged(lambda each: judge_run(work, wanted, (problems, tensors), each, dtype))
+        confirm.judged(lambda each: judge_run(work, wanted, (problems, tensors), each, dtype), confirm.rounds_of(dtype))
 
 
 def check_stop(rows, bounds):

@@ -32,8 +32,6 @@ class Round:
         has skipped other steps than the reference. Without two other responses, rounding decides whether there is a number,
         so any number is explained; a side without a number (an infinite distance) is not.
         """
-        if self.is_amplified and dtype not in ("fp32", "fp64"):
-            return False
         finite = [r for r in responses if math.isfinite(r)]
         if len(finite) < 2:
             return dtype == "fp16" and math.isfinite(distance) and any(math.isnan(r) for r in responses)
@@ -45,13 +43,18 @@ class Round:
 ROUNDS = (Round(range(1, 5)), Round(range(5, 17)), Round(range(17, 33), is_amplified=True))
 
 
-def judged(judge):
+def rounds_of(dtype):
+    """The rounds that can explain differences in a dtype."""
+    return ROUNDS if dtype in ("fp32", "fp64") else ROUNDS[:-1]
+
+
+def judged(judge, rounds=ROUNDS):
     """Calls `judge(a Round)` until one raises no Failure; raises the last one."""
-    for each in ROUNDS:
+    for each in rounds:
         try:
             return judge(each)
         except Failure:
-            if each is ROUNDS[-1]:
+            if each is rounds[-1]:
                 raise
 
 

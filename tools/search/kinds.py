@@ -220,7 +220,7 @@ def compare_loss(work, got, wanted, run, whose="on one rank"):
         if not each.explains(abs(got["loss"] - wanted["loss"]), responses, dtype, work.inputs.sum_length()):
             raise Failure("loss", f"loss {got['loss']}, {wanted['loss']} {whose} (nudged weights change it by {responses})")
 
-    confirm.judged(judge)
+    confirm.judged(judge, confirm.rounds_of(dtype))
 
 
 def predict(work):
@@ -265,7 +265,7 @@ def compare_probabilities(work, off, wanted, run, dtype, whose="on one rank"):
                                          f"{responses})")
 
     if off > bounds.number:
-        confirm.judged(judge)
+        confirm.judged(judge, confirm.rounds_of(dtype))
 
 
 def probability_distance(got, wanted):

@@ -91,4 +91,4 @@ def check_last_evaluation(work, out):
             raise Failure("evaluation", f"the run's eval_loss is {got}, cleave eval of its model gives {wanted} "
                                         f"(nudged weights change it by {responses})")
 
-    confirm.judged(judge)
+    confirm.judged(judge, confirm.rounds_of(dtype))

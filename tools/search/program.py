@@ -63,6 +63,8 @@ REFERENCE = ["--plain-kernels", "all", "--gemm", "mkl", "--threads-per-rank", "1
 
 def device_words(words, device):
     """What a command line gets so that it runs on a device."""
+    if words[0] == "launch" and "--" not in words:  # such as launch --help
+        return []
     command = words[words.index("--") + 2] if words[0] == "launch" else words[0]
     first = words.index(REFERENCE[1]) - 1 if REFERENCE[1] in words else 0
     is_reference = words[first:first + len(REFERENCE)] == REFERENCE
@@ -88,7 +90,7 @@ class Program:
         with open(names[0], "wb") as out, open(names[1], "wb") as err:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=self.folder,
                                        start_new_session=True, preexec_fn=limit,
-                                       env={**os.environ, "CLEAVE_SHARE_GPU": "1"})
+                                       env={"CLEAVE_SHARE_GPU": "1", **os.environ})
             status, usage, timed_out = wait(process, start + (limit_s or self.limit_s), watch)
         texts = []
         for name in names:
