@@ -71,7 +71,7 @@ using OneAccess = std::conditional_t<kBytes == 16, uint4, uint2>;
 /// 13 makes accesses of single bytes of a memcpy.
 template <class Words>
 CLEAVE_DEVICE Words load_aligned(const void* from) {
-  Words words;
+  Words words{};
 #ifdef __CUDA_ARCH__
   const auto bits = *static_cast<const OneAccess<sizeof(Words)>*>(from);
   memcpy(&words, &bits, sizeof words);
@@ -264,7 +264,8 @@ CLEAVE_DEVICE T sum_over_block(const Block& block, T value) {
 template <class Block>
 CLEAVE_DEVICE float sum_in_slot(const Block& block, float value, int slot) {
   for (int mask = 1; mask < kWarp; mask *= 2) value += block.exchange(value, mask);
-  float* const of_warps = static_cast<float*>(block.shared()) + slot * (kMostThreads / kWarp);
+  float* const of_warps =
+      static_cast<float*>(block.shared()) + int64_t{slot} * (kMostThreads / kWarp);
   if (block.thread() % kWarp == 0) of_warps[block.thread() / kWarp] = value;
   block.sync();
   float total = of_warps[0];

@@ -147,17 +147,18 @@ struct DecodeAttentionKernel {
 
   CLEAVE_DEVICE static float score(const DecodeAttentionJob& job, const float* query,
                                    const T* key) {
+    constexpr int64_t kStep = int64_t{kOfKey} * kQuad;
     const bool is_aligned = is_quad_aligned(key);
     float dot = 0;
     int64_t i = 0;
     CLEAVE_NOT_UNROLLED
-    for (; is_aligned && i + kOfKey * kQuad <= job.width; i += kOfKey * kQuad) {
+    for (; is_aligned && i + kStep <= job.width; i += kStep) {
       QuadWords<T> k[size_t{kOfKey}];
       for (int a = 0; a < kOfKey; ++a) k[a] = load_words(key + i + a * kQuad, kQuad, true);
       for (int a = 0; a < kOfKey; ++a) {
         const Quad numbers = k[a].numbers();
         for (int j = 0; j < kQuad; ++j) {
-          dot = std::fma(query[i + a * kQuad + j], numbers.at[j], dot);
+          dot = std::fma(query[i + int64_t{a} * kQuad + j], numbers.at[j], dot);
         }
       }
     }
@@ -310,13 +311,7 @@ struct FewRowsKernel {
     for (float& sum : sums) {
       for (int mask = 1; mask < kWarp; mask *= 2) sum += block.exchange(sum, mask);
     }
-    if (!is_column || lane != 0) return;
-    const float added = job.bias == nullptr ? 0 : load_number(static_cast<const T*>(job.bias) + n);
-    for (int64_t r = 0; r < static_cast<int64_t>(kRows); ++r) {
-      if (r < job.rows)
-        store_number(sums[static_cast<size_t>(r)] + added,
-                     static_cast<T*>(job.y) + r * job.out + n);
-    }
+    if (is_column && lane == 0) store(job, n, sums);
   }
 
  private:
@@ -324,6 +319,17 @@ struct FewRowsKernel {
   struct Pack {
     T at[kPack];
   };
+  /// Writes the sums of column n.
+  CLEAVE_DEVICE static void store(const DeviceFewRowsJob& job, int64_t n,
+                                  const float (&sums)[kRows]) {
+    const float added = job.bias == nullptr ? 0 : load_number(static_cast<const T*>(job.bias) + n);
+    for (size_t r = 0; r < kRows; ++r) {
+      const auto row = static_cast<int64_t>(r);
+      if (row < job.rows) {
+        store_number(sums[r] + added, static_cast<T*>(job.y) + row * job.out + n);
+      }
+    }
+  }
   /// Adds the products of a part of a column with the same part of each row.
   CLEAVE_DEVICE static void add(const DeviceFewRowsJob& job, const Pack& w, int64_t i,
                                 float (&sums)[kRows]) {

@@ -112,12 +112,12 @@ class KernelSet : public DeviceKernels {
     launch<SamplePartKernel>(grid(num_lists, kSamplePart * kKey), job, list);
     while (list != nullptr && num_lists > 1) {
       const int64_t results = parts_of(num_lists, kMergedLists);
-      launch_(MergeListsKernel(), grid(results, kMergedLists * kListed * kKey),
+      launch_(MergeListsKernel(), grid(results, kMergedLists * kKey * kListed),
               static_cast<const uint64_t*>(list), num_lists, other);
       std::swap(list, other);
       num_lists = results;
     }
-    launch<SampleTokenKernel>(grid(1, 2 * kListed * kKey), job, static_cast<const uint64_t*>(list));
+    launch<SampleTokenKernel>(grid(1, 2 * kKey * kListed), job, static_cast<const uint64_t*>(list));
   }
 
  private:

@@ -175,7 +175,7 @@ struct RmsNormBackwardKernel {
       const auto* const weight = static_cast<const T*>(job.weight);
       const bool is_aligned = job.width % kQuad == 0 && is_quad_aligned(x) && is_quad_aligned(dy) &&
                               is_quad_aligned(dx) && is_quad_aligned(weight);
-      end_ =
+      end_ =  // NOLINTNEXTLINE(bugprone-implicit-widening*): a few thousand
           is_aligned ? static_cast<int>(job.width < kKept * step_ ? job.width : kKept * step_) : 0;
     }
     /// Calls work(i, n) for the n-th one, which begins at column i.

@@ -179,20 +179,46 @@ struct SampleTokenKernel {
             .sum = sum_over_block(block, rescaled(own.sum, own.largest, largest))};
   }
 
-  template <class Block>
-  CLEAVE_DEVICE static int64_t least(const Block& block, int64_t id) {
-    return over_block(block, id, [](int64_t a, int64_t b) { return a < b ? a : b; });
-  }
-  template <class Block>
-  CLEAVE_DEVICE static int64_t greatest(const Block& block, int64_t id) {
-    return over_block(block, id, [](int64_t a, int64_t b) { return a > b ? a : b; });
-  }
   /// The sum of the masses before a thread's.
   CLEAVE_DEVICE static double mass_before(const double* masses, int thread) {
     double sum = 0;
     CLEAVE_NOT_UNROLLED
     for (int i = 0; i < thread; ++i) sum += masses[i];
     return sum;
+  }
+
+  /// What the list keeps by top_k. Each thread has one token of the list, its mass is there
+  /// already.
+  struct Kept {
+    double total;  // the mass of the kept tokens, listed or not
+    bool is_known;
+  };
+  template <class Block>
+  CLEAVE_DEVICE static Kept keep_top_k(const Block& block, const SampleJob& job, const OfRow& row,
+                                       const uint64_t* list, double* masses) {
+    if (job.top_k == 0 || job.top_k >= job.width) return {.total = row.mass, .is_known = true};
+    const float least_score = score_of_key(list[job.top_k - 1]);
+    if (!(score_of_key(list[block.thread()]) >= least_score)) masses[block.thread()] = 0;
+    block.sync();
+    // Tokens behind the list may have the same score as the last one that is kept.
+    const bool is_known = job.width <= kListed || least_score == kNoLogit ||
+                          score_of_key(list[kListed - 1]) < least_score;
+    return {.total = mass_before(masses, kListed), .is_known = is_known};
+  }
+  /// The same by top_p, of which `kept` is left by top_k.
+  template <class Block>
+  CLEAVE_DEVICE static Kept keep_top_p(const Block& block, const SampleJob& job, const Kept& kept,
+                                       double* masses) {
+    if (job.top_p == 1) return kept;
+    const double least_mass = job.top_p * kept.total;
+    const double listed = mass_before(masses, kListed);
+    const bool is_kept = mass_before(masses, block.thread()) < least_mass;
+    block.sync();
+    if (!is_kept) masses[block.thread()] = 0;
+    block.sync();
+    const bool has_all = job.top_k > 0 || job.width <= kListed;
+    return {.total = mass_before(masses, kListed),
+            .is_known = kept.is_known && (has_all || listed >= least_mass)};
   }
 
   /// Each thread has one token of the list.
@@ -202,40 +228,31 @@ struct SampleTokenKernel {
     auto* const masses = behind_over_block<double>(block);
     auto* const ids = reinterpret_cast<int64_t*>(masses + kListed);
     const int t = block.thread();
-    const bool has_rest = job.width > kListed;  // tokens that are not listed
     const bool is_there = t < job.width;
-    const float score = is_there ? score_of_key(list[t]) : kNoLogit;
-    bool is_kept = is_there, is_known = true;
-    double total = row.mass;
-    const bool limits = job.top_k > 0 && job.top_k < job.width;
-    if (limits) {
-      const float least_score = score_of_key(list[job.top_k - 1]);
-      is_kept = is_there && score >= least_score;
-      // Tokens behind the list may have the same score as the last one that is kept.
-      is_known =
-          !has_rest || least_score == kNoLogit || score_of_key(list[kListed - 1]) < least_score;
-    }
-    ids[t] = is_there ? id_of_key(list[t]) : kNone;
-    masses[t] = is_kept ? mass_of(score, row.score) : 0;
+    const int64_t id = is_there ? id_of_key(list[t]) : kNone;
+    ids[t] = id;
+    masses[t] = is_there ? mass_of(score_of_key(list[t]), row.score) : 0;
     block.sync();
-    const double listed = mass_before(masses, kListed);
-    if (limits) total = listed;
-    if (job.top_p < 1) {
-      is_kept = is_kept && mass_before(masses, t) < job.top_p * total;
-      is_known = is_known && (limits || !has_rest || listed >= job.top_p * total);
-      block.sync();
-      if (!is_kept) masses[t] = 0;
-      block.sync();
-    }
-    const double target = row.uniform * mass_before(masses, kListed);
+    const Kept by_k = keep_top_k(block, job, row, list, masses);
+    const Kept kept = keep_top_p(block, job, by_k, masses);
     double before = 0;  // of the tokens with lower ids
     CLEAVE_NOT_UNROLLED
-    for (int i = 0; i < kListed; ++i) before += ids[i] < ids[t] ? masses[i] : 0;
-    const bool may_be = masses[t] > 0;
-    const int64_t first = least(block, may_be && before + masses[t] > target ? ids[t] : kNone);
-    // Rounding may leave the target just above the sum.
-    const int64_t last = greatest(block, may_be ? ids[t] : -1);
-    return {.id = first != kNone ? first : last < 0 ? kNone : last, .is_known = is_known};
+    for (int i = 0; i < kListed; ++i) before += ids[i] < id ? masses[i] : 0;
+    const double own = masses[t];
+    const bool reaches = own > 0 && before + own > row.uniform * mass_before(masses, kListed);
+    return {.id = first_or_last(block, reaches ? id : kNone, own > 0 ? id : -1),
+            .is_known = kept.is_known};
+  }
+  /// The least `first` of the threads; without one, the greatest `last`: rounding may leave the
+  /// target just above the sum. kNone if there is neither.
+  template <class Block>
+  CLEAVE_DEVICE static int64_t first_or_last(const Block& block, int64_t first, int64_t last) {
+    const int64_t chosen =
+        over_block(block, first, [](int64_t a, int64_t b) { return a < b ? a : b; });
+    const int64_t latest =
+        over_block(block, last, [](int64_t a, int64_t b) { return a > b ? a : b; });
+    if (chosen != kNone) return chosen;
+    return latest < 0 ? kNone : latest;
   }
 
   /// Each thread has one part, then some neighbours in the part that is chosen.
@@ -253,14 +270,13 @@ struct SampleTokenKernel {
     block.sync();
     const bool has_mass = masses[t] > 0;
     const bool reaches = has_mass && mass_before(masses, t) + masses[t] > target;
-    int64_t part = least(block, reaches ? int64_t{t} : kNone);
-    const int64_t last = greatest(block, has_mass ? int64_t{t} : -1);
-    if (part == kNone) part = last;
-    if (part < 0) return {.id = kNone, .is_known = true};
+    const int64_t part =
+        first_or_last(block, reaches ? int64_t{t} : kNone, has_mass ? int64_t{t} : -1);
+    if (part == kNone) return {.id = kNone, .is_known = true};
     const double before = mass_before(masses, static_cast<int>(part));
     block.sync();
     constexpr int kNeighbours = static_cast<int>(kSamplePart) / kListed;
-    const int64_t first = part * kSamplePart + t * kNeighbours;
+    const int64_t first = part * kSamplePart + int64_t{t} * kNeighbours;
     double own = 0;
     CLEAVE_NOT_UNROLLED
     for (int64_t id = first; id < first + kNeighbours && id < job.width; ++id) {
@@ -278,9 +294,7 @@ struct SampleTokenKernel {
       latest = id;
       if (chosen == kNone && sum > target) chosen = id;
     }
-    chosen = least(block, chosen);
-    latest = greatest(block, latest);
-    return {.id = chosen != kNone ? chosen : latest < 0 ? kNone : latest, .is_known = true};
+    return {.id = first_or_last(block, chosen, latest), .is_known = true};
   }
 };
 
