@@ -12,7 +12,8 @@ namespace cleave::inline model {
 DecoderConfig llama_config(const Json& json);
 /// Meta's params.json as a Hugging Face config.json; `vocab_size` is used if the file says -1.
 Json llama_config_from_meta(const Json& params, int64_t vocab_size);
-/// llama-tiny, llama-15m, llama-135m, smollm2-135m, llama-1.1b, llama3-8b, llama2-7b.
+/// llama-tiny, llama-15m, llama-135m, smollm2-135m, llama-1.1b, and the sizes of
+/// Llama 2, 3, 3.1 and 3.2.
 std::vector<Preset> llama_presets();
 
 /// Qwen2ForCausalLM (Qwen2, Qwen2.5): q, k and v have biases; layers from max_window_layers on may

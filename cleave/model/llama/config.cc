@@ -56,15 +56,30 @@ std::vector<Preset> llama_presets() {
     double theta;
     bool tied;
     int64_t vocab;
+    double rope_factor = 1;  // of Llama 3.1 and 3.2: how much longer sequences are than 8192
   };
   std::vector<Preset> out;
-  for (const Sizes& p : {Sizes{"llama-tiny", 256, 688, 6, 8, 4, 2048, 10000, true, 32000},
-                         {"llama-15m", 288, 768, 6, 6, 6, 2048, 10000, true, 32000},
-                         {"llama-135m", 576, 1536, 30, 9, 3, 2048, 10000, true, 32000},
-                         {"smollm2-135m", 576, 1536, 30, 9, 3, 8192, 100000, true, 49152},
-                         {"llama-1.1b", 2048, 5632, 22, 32, 4, 2048, 10000, false, 32000},
-                         {"llama3-8b", 4096, 14336, 32, 32, 8, 8192, 500000, false, 128256},
-                         {"llama2-7b", 4096, 11008, 32, 32, 32, 4096, 10000, false, 32000}}) {
+  for (const Sizes& p :
+       {Sizes{"llama-tiny", 256, 688, 6, 8, 4, 2048, 10000, true, 32000},
+        {"llama-15m", 288, 768, 6, 6, 6, 2048, 10000, true, 32000},
+        {"llama-135m", 576, 1536, 30, 9, 3, 2048, 10000, true, 32000},
+        {"smollm2-135m", 576, 1536, 30, 9, 3, 8192, 100000, true, 49152},
+        {"llama-1.1b", 2048, 5632, 22, 32, 4, 2048, 10000, false, 32000},
+        {"llama2-7b", 4096, 11008, 32, 32, 32, 4096, 10000, false, 32000},
+        {"llama2-13b", 5120, 13824, 40, 40, 40, 4096, 10000, false, 32000},
+        {"llama2-70b", 8192, 28672, 80, 64, 8, 4096, 10000, false, 32000},
+        {"llama3-8b", 4096, 14336, 32, 32, 8, 8192, 500000, false, 128256},
+        {"llama3-70b", 8192, 28672, 80, 64, 8, 8192, 500000, false, 128256},
+        {"llama3.1-8b", 4096, 14336, 32, 32, 8, 131072, 500000, false, 128256, 8},
+        {"llama3.1-70b", 8192, 28672, 80, 64, 8, 131072, 500000, false, 128256, 8},
+        {"llama3.1-405b", 16384, 53248, 126, 128, 8, 131072, 500000, false, 128256, 8},
+        {"llama3.2-1b", 2048, 8192, 16, 32, 8, 131072, 500000, true, 128256, 32},
+        {"llama3.2-3b", 3072, 8192, 28, 24, 8, 131072, 500000, true, 128256, 32}}) {
+    const nlohmann::ordered_json scaling = {{"rope_type", "llama3"},
+                                            {"factor", p.rope_factor},
+                                            {"low_freq_factor", 1.0},
+                                            {"high_freq_factor", 4.0},
+                                            {"original_max_position_embeddings", 8192}};
     const nlohmann::ordered_json config = {{"architectures", {"LlamaForCausalLM"}},
                                            {"model_type", "llama"},
                                            {"vocab_size", p.vocab},
@@ -78,7 +93,7 @@ std::vector<Preset> llama_presets() {
                                            {"max_position_embeddings", p.positions},
                                            {"rms_norm_eps", 1e-5},
                                            {"rope_theta", p.theta},
-                                           {"rope_scaling", nullptr},
+                                           {"rope_scaling", p.rope_factor > 1 ? scaling : nullptr},
                                            {"attention_bias", false},
                                            {"mlp_bias", false},
                                            {"tie_word_embeddings", p.tied},

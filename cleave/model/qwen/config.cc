@@ -34,6 +34,37 @@ void read_sparse_layers(const Json& json, DecoderConfig& c) {
   }
 }
 
+struct DenseSizes {
+  const char* name;
+  int64_t hidden, intermediate, layers, heads, kv_heads;
+  bool tied;
+  int64_t vocab = 151936;
+};
+
+/// `family`: what the models have in common.
+std::vector<Preset> dense_presets(const std::vector<DenseSizes>& all,
+                                  const nlohmann::ordered_json& family) {
+  std::vector<Preset> out;
+  for (const DenseSizes& p : all) {
+    nlohmann::ordered_json config = family;
+    config.update({{"vocab_size", p.vocab},
+                   {"hidden_size", p.hidden},
+                   {"intermediate_size", p.intermediate},
+                   {"num_hidden_layers", p.layers},
+                   {"num_attention_heads", p.heads},
+                   {"num_key_value_heads", p.kv_heads},
+                   {"use_sliding_window", false},
+                   {"max_window_layers", p.layers},
+                   {"hidden_act", "silu"},
+                   {"rms_norm_eps", 1e-6},
+                   {"rope_theta", 1e6},
+                   {"tie_word_embeddings", p.tied},
+                   {"initializer_range", 0.02}});
+    out.push_back({.name = p.name, .config_json = config.dump()});
+  }
+  return out;
+}
+
 }  // namespace
 
 DecoderConfig qwen2_config(const Json& json) {
@@ -45,12 +76,16 @@ DecoderConfig qwen2_config(const Json& json) {
 }
 
 std::vector<Preset> qwen2_presets() {
-  return {{.name = "qwen2.5-0.5b", .config_json = R"({
-    "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": 151936,
-    "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14,
-    "num_key_value_heads": 2, "use_sliding_window": false, "sliding_window": 32768,
-    "max_window_layers": 24, "hidden_act": "silu", "max_position_embeddings": 32768,
-    "rms_norm_eps": 1e-6, "rope_theta": 1e6, "tie_word_embeddings": true, "initializer_range": 0.02})"}};
+  return dense_presets({{"qwen2.5-0.5b", 896, 4864, 24, 14, 2, true},
+                        {"qwen2.5-1.5b", 1536, 8960, 28, 12, 2, true},
+                        {"qwen2.5-3b", 2048, 11008, 36, 16, 2, true},
+                        {"qwen2.5-7b", 3584, 18944, 28, 28, 4, false, 152064},
+                        {"qwen2.5-14b", 5120, 13824, 48, 40, 8, false, 152064},
+                        {"qwen2.5-32b", 5120, 27648, 64, 40, 8, false, 152064},
+                        {"qwen2.5-72b", 8192, 29568, 80, 64, 8, false, 152064}},
+                       {{"architectures", {"Qwen2ForCausalLM"}},
+                        {"model_type", "qwen2"},
+                        {"max_position_embeddings", 32768}});
 }
 
 DecoderConfig qwen3_config(const Json& json) {
@@ -66,13 +101,16 @@ DecoderConfig qwen3_config(const Json& json) {
 }
 
 std::vector<Preset> qwen3_presets() {
-  return {{.name = "qwen3-0.6b", .config_json = R"({
-    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 151936,
-    "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
-    "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "attention_bias": false,
-    "use_sliding_window": false, "sliding_window": null, "max_window_layers": 28,
-    "hidden_act": "silu", "max_position_embeddings": 40960, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
-    "tie_word_embeddings": true, "initializer_range": 0.02})"}};
+  return dense_presets({{"qwen3-0.6b", 1024, 3072, 28, 16, 8, true},
+                        {"qwen3-1.7b", 2048, 6144, 28, 16, 8, true},
+                        {"qwen3-4b", 2560, 9728, 36, 32, 8, true},
+                        {"qwen3-8b", 4096, 12288, 36, 32, 8, false},
+                        {"qwen3-14b", 5120, 17408, 40, 40, 8, false},
+                        {"qwen3-32b", 5120, 25600, 64, 64, 8, false}},
+                       {{"architectures", {"Qwen3ForCausalLM"}},
+                        {"model_type", "qwen3"},
+                        {"attention_bias", false},
+                        {"max_position_embeddings", 40960}});
 }
 
 DecoderConfig qwen3_moe_config(const Json& json) {
