@@ -256,9 +256,8 @@ KindSeconds measured(const MatrixWork& shape, const OtherMemory& other) {
     other.use(near);
     return 0;
   };
-  return median_run(use_all, [&](int) {
-    (void)(shape.batch > 1 ? at::bmm(a, b) : matrix_product(a[0], b[0]));
-  });
+  return median_run(
+      use_all, [&](int) { (void)(shape.batch > 1 ? at::bmm(a, b) : matrix_product(a[0], b[0])); });
 }
 
 Tensor attention_of(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionWork& shape) {
