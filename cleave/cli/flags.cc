@@ -162,8 +162,13 @@ void Flags::config() {
        "JSON file with these flags as keys; the command line overrides it"});
 }
 
-void Flags::exclusive(std::vector<std::string> names, std::string unless) {
+void Flags::exclusive(std::vector<std::string> names, std::vector<std::string> unless) {
   exclusive_.push_back({.names = std::move(names), .unless = std::move(unless)});
+}
+
+bool Flags::applies(const Exclusive& each) const {
+  return std::none_of(each.unless.begin(), each.unless.end(),
+                      [&](const std::string& flag) { return is_given(flag); });
 }
 
 const Flags::Flag* Flags::find(std::string_view name) const {
@@ -284,7 +289,7 @@ void Flags::read_command_line() {
 bool Flags::is_hidden_by_command_line(const std::string& name) const {
   if (contains(on_command_line_, name)) return true;
   return std::any_of(exclusive_.begin(), exclusive_.end(), [&](const Exclusive& each) {
-    return contains(each.names, name) && !is_given(each.unless) &&
+    return contains(each.names, name) && applies(each) &&
            std::any_of(each.names.begin(), each.names.end(),
                        [&](const std::string& other) { return contains(on_command_line_, other); });
   });
@@ -323,10 +328,10 @@ void Flags::read_config(const std::string& path) {
 }
 
 void Flags::check_exclusive() const {
-  for (const auto& [names, unless] : exclusive_) {
-    if (is_given(unless)) continue;
+  for (const Exclusive& each : exclusive_) {
+    if (!applies(each)) continue;
     std::string given;
-    for (const std::string& name : names) {
+    for (const std::string& name : each.names) {
       const bool counts = contains(on_command_line_, name) ||
                           (contains(in_config_, name) && !is_hidden_by_command_line(name));
       CLEAVE_CHECK(!counts || given.empty(), Code::kUsage, given, " and --", name,

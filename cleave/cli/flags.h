@@ -54,9 +54,9 @@ class Flags {
   /// Adds --config FILE.
   void config();
   /// Allows at most one of these; resolve() throws Error(kUsage) otherwise. A flag on the command
-  /// line overrides the others in the config file. They do not exclude each other if the switch
-  /// `unless` is given.
-  void exclusive(std::vector<std::string> names, std::string unless = "");
+  /// line overrides the others in the config file. They do not exclude each other if one of the
+  /// flags `unless` is given.
+  void exclusive(std::vector<std::string> names, std::vector<std::string> unless = {});
   /// Sets what the error about a missing flag says instead of "see cleave COMMAND --help". Called
   /// after the values were read; an empty result adds nothing.
   void when_missing(std::function<std::string()> advice) { advice_ = std::move(advice); }
@@ -95,8 +95,9 @@ class Flags {
   std::vector<Flag> flags_;
   struct Exclusive {
     std::vector<std::string> names;
-    std::string unless;
+    std::vector<std::string> unless;
   };
+  [[nodiscard]] bool applies(const Exclusive& each) const;
   std::vector<Exclusive> exclusive_;
   std::vector<std::string> on_command_line_;
   std::vector<std::string> in_config_;

@@ -15,12 +15,13 @@ void define(Flags& flags, PlanOptions& options) {
   flags.takes_word("model");
   flags.exclusive({"parameters", "json"});
   // These flags describe one layout, but --ranks lists many. In a dry run both may be given:
-  // --ranks is then the product of the sizes.
+  // --ranks is then the product of the sizes. On a cluster, they restrict the list.
   for (const option::Row& row : option::rows(static_cast<LayoutOptions&>(options))) {
-    flags.exclusive({"ranks", row.name}, "dry-run");
+    flags.exclusive({"ranks", row.name}, {"dry-run", "cluster"});
   }
-  flags.exclusive({"ranks", "parameters"}, "dry-run");
+  flags.exclusive({"ranks", "parameters"}, {"dry-run"});
   flags.exclusive({"ranks", "draw-schedule"});
+  for (const char* other : {"plan", "schedule-pp"}) flags.exclusive({"cluster", other});
   for (const char* other : {"cluster", "memory", "draw-schedule"}) {
     flags.exclusive({"dry-run", other});
   }
@@ -62,13 +63,27 @@ void complete_dry_run(PlanOptions& o, const Flags& flags) {
                " is not a multiple of dp ", o.dp, "; a dry run needs equal shares of the batch");
 }
 
+/// The flags that restrict the layouts of a cluster; all sizes together give --ranks.
+void complete_cluster(PlanOptions& o, const Flags& flags) {
+  if (o.cluster.empty() || !o.runs.empty()) return;
+  for (const option::Row& row : option::rows(static_cast<LayoutOptions&>(o))) {
+    if (flags.is_given(row.name)) o.fixed_flags.emplace_back(row.name);
+  }
+  const bool has_sizes = flags.is_given("tp") && flags.is_given("pp") && flags.is_given("dp");
+  if (o.ranks > 0 || !has_sizes) return;
+  const int64_t all = int64_t{o.tp} * o.pp * o.dp;
+  CLEAVE_CHECK(all <= static_cast<int64_t>(option::kClusterRanks.high), Code::kUsage,
+               "tp x pp x dp is ", all, " ranks; at most 1000000 on a cluster");
+  o.ranks = static_cast<int>(all);
+}
+
 /// --cluster, --tokens and --runs.
 void check_cluster(const PlanOptions& o) {
   if (!o.runs.empty()) require_file("--runs", o.runs);
   if (o.cluster.ends_with(".json")) require_file("--cluster", o.cluster);
   const bool searches = !o.cluster.empty() && o.runs.empty();
   CLEAVE_CHECK(!searches || o.ranks > 0, Code::kUsage, "--cluster ", o.cluster,
-               " needs the number of devices; add --ranks N");
+               " needs the number of devices; add --ranks N, or --tp, --pp and --dp");
   CLEAVE_CHECK(searches || o.tokens.empty(), Code::kUsage,
                "--tokens needs a cluster; add --cluster NAME");
   CLEAVE_CHECK(searches || o.html.empty(), Code::kUsage,
@@ -105,6 +120,7 @@ Command plan_command() {
             flags.config();
             return [options, &flags] {
               complete_dry_run(*options, flags);
+              complete_cluster(*options, flags);
               check(*options);
               library_function<decltype(cleave_plan)>("cleave_plan")(*options);
               return 0;

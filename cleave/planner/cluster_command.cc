@@ -10,6 +10,7 @@
 #include "cleave/base/byte_count.h"
 #include "cleave/base/log.h"
 #include "cleave/base/progress.h"
+#include "cleave/comm/shm/segment_layout.h"
 #include "cleave/file/atomic_write.h"
 #include "cleave/model/families.h"
 #include "cleave/planner/cluster_page.h"
@@ -25,6 +26,47 @@ int64_t size_of(const Json& config, std::string_view name, std::string_view gpt2
   return config.at(config.has(gpt2_name) ? gpt2_name : name).as_int(1, kLargest);
 }
 
+Sharding sharding_of(const LayoutOptions& o) {
+  if (o.fsdp) return Sharding::kFsdp;
+  return o.zero == 1 ? Sharding::kZero1 : Sharding::kNone;
+}
+
+Keep recompute_of(const LayoutOptions& o) {
+  if (o.recompute == "full") return Keep::kFull;
+  return o.recompute == "selective" ? Keep::kSelective : Keep::kAll;
+}
+
+/// Whether a layout has the values of the flags that were given.
+bool has_fixed(const PlanOptions& o, const ClusterRun& run) {
+  const auto has = [&](const std::string& flag) {
+    if (flag == "tp") return run.tp == o.tp;
+    if (flag == "pp") return run.pp == o.pp;
+    if (flag == "dp") return run.dp == o.dp;
+    if (flag == "ep") return run.ep == o.ep;
+    if (flag == "virtual-pipeline") return run.virtual_stages == o.virtual_pipeline;
+    if (flag == "sequence-parallel") return run.sequence_parallel == o.sequence_parallel;
+    if (flag == "zero" || flag == "fsdp") return run.sharding == sharding_of(o);
+    if (flag == "recompute") return run.recompute == recompute_of(o);
+    CLEAVE_BUG("--", flag, " does not restrict the layouts of a cluster");
+  };
+  return std::all_of(o.fixed_flags.begin(), o.fixed_flags.end(), has);
+}
+
+/// Refuses a search without layouts.
+void check_any(const PlanOptions& o, const ClusterPlans& plans) {
+  if (plans.considered > 0) return;
+  std::string fixed;
+  for (const std::string& flag : o.fixed_flags) fixed += " --" + flag;
+  CLEAVE_CHECK(fixed.empty(), Code::kShape, "no layout of ", o.ranks, " ranks has the given", fixed,
+               plans.refused.empty() ? "" : ": " + plans.refused, "; leave one of them out");
+  throw Error(
+      Code::kShape,
+      str("no layout of ", o.ranks, " ranks divides a batch of ", o.batch_size, " sequences",
+          o.micro_batch_size > 0 ? str(" in micro-batches of ", o.micro_batch_size) : "",
+          "; choose a batch size that is a multiple of ranks / (tp x pp)",
+          o.micro_batch_size > 0 ? " x micro-batch" : ""));
+}
+
 /// Batch, length, dtype and the bytes per parameter that Cleave holds.
 ClusterTask task_of(const PlanOptions& o, const Cluster& cluster) {
   ClusterTask task{.devices = o.ranks,
@@ -32,6 +74,9 @@ ClusterTask task_of(const PlanOptions& o, const Cluster& cluster) {
                    .micro_batch = o.micro_batch_size,
                    .memory_bytes = cluster.memory_bytes};
   if (!o.memory.empty()) task.memory_bytes = memory_limit(o.memory);
+  if (!o.fixed_flags.empty()) {
+    task.takes = [&o](const ClusterRun& run) { return has_fixed(o, run); };
+  }
   CLEAVE_CHECK(o.dtype != "fp64", Code::kUsage,
                "--dtype fp64 has no matrix speed in a cluster; choose fp32, bf16 or fp16");
   ClusterRun& run = task.run;
@@ -182,9 +227,8 @@ void print_next(const PlanOptions& o, const ClusterPlans& plans, const Cluster& 
   }
   log_info("to train with the first:");
   log_info("  ", train_text(o, plans.best[0], c));
-  constexpr int kMostRanks = static_cast<int>(option::kRanks.high);
-  if (o.ranks > kMostRanks) {
-    log_info("  cleave train takes at most ", kMostRanks, " ranks; this is a forecast only");
+  if (o.ranks > kMaxRanks) {
+    log_info("  cleave train takes at most ", kMaxRanks, " ranks; this is a forecast only");
   } else if (o.ranks > c.devices_per_host) {
     log_info("  on each host, through torchrun, srun or mpirun: docs/hosts.md");
   }
@@ -293,11 +337,7 @@ void plan_on_cluster(const PlanOptions& o, const Json& config, const Cluster& cl
   const double tokens = o.tokens.empty() ? 0 : tokens_from_text(o.tokens);
   const ClusterTask task = task_of(o, cluster);
   const ClusterPlans plans = search_cluster(cluster, m, task, kShown);
-  CLEAVE_CHECK(plans.considered > 0, Code::kShape, "no layout of ", o.ranks,
-               " ranks divides a batch of ", o.batch_size, " sequences",
-               o.micro_batch_size > 0 ? str(" in micro-batches of ", o.micro_batch_size) : "",
-               "; choose a batch size that is a multiple of ranks / (tp x pp)",
-               o.micro_batch_size > 0 ? " x micro-batch" : "");
+  check_any(o, plans);
   if (!o.html.empty()) {
     const std::string page = plan_page(cluster, m, task, {.model = o.model, .tokens = tokens});
     write_atomic(o.html, std::string_view(page));

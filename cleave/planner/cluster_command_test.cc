@@ -2,11 +2,13 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "cleave/model/model.h"
+#include "tests/support/thrown.h"
 
 namespace cleave::cluster_command_test {
 namespace {
@@ -51,6 +53,62 @@ TEST(TrainCommand, ClusterOverThisHost_TrainsOnTheCpu) {
       Json::parse(R"({"base": "here", "devices_per_host": 1, "net_link_rate": "25MB"})", "f");
   EXPECT_THAT(printed(two_ranks(), cluster_of(file, here)), Not(HasSubstr("--device")));
   EXPECT_THAT(printed(two_ranks(), cluster_preset("h200")), HasSubstr(" --device cuda "));
+}
+
+std::vector<nlohmann::json> layouts_of(const PlanOptions& o) {
+  return nlohmann::json::parse(printed(o, cluster_preset("h100-80gb"))).at("layouts");
+}
+
+// Oracle: the whole list, of which the layouts with these values are picked.
+TEST(FixedFlags, OfTheLayout_LeaveThoseWithTheirValues) {
+  PlanOptions o = two_ranks();
+  o.ranks = 4;
+  o.batch_size = 2;
+  o.json = true;
+  o.tp = 2;
+  o.zero = 1;
+  o.fixed_flags = {"tp", "pp", "dp", "ep", "virtual-pipeline", "zero", "recompute"};
+  o.dp = 2;
+  const std::vector<nlohmann::json> fixed = layouts_of(o);
+  ASSERT_EQ(fixed.size(), 2U);  // with and without sequence parallelism
+  for (const nlohmann::json& layout : fixed) {
+    EXPECT_EQ(layout.at("tp"), 2);
+    EXPECT_EQ(layout.at("pp"), 1);
+    EXPECT_EQ(layout.at("dp"), 2);
+    EXPECT_EQ(layout.at("sharding"), "zero1");
+    EXPECT_EQ(layout.at("recompute"), "none");
+  }
+  o.fixed_flags.emplace_back("sequence-parallel");
+  o.sequence_parallel = true;
+  const std::vector<nlohmann::json> one = layouts_of(o);
+  ASSERT_EQ(one.size(), 1U);
+  EXPECT_EQ(one[0].at("sequence_parallel"), true);
+  const nlohmann::json& same = fixed[0].at("sequence_parallel") == true ? fixed[0] : fixed[1];
+  EXPECT_EQ(one[0].at("step_s"), same.at("step_s"));
+}
+
+TEST(FixedFlags, WithoutALayout_AreNamedWithTheReason) {
+  PlanOptions o = two_ranks();
+  o.ranks = 4;
+  o.pp = 2;
+  o.virtual_pipeline = 4;  // of 6 layers
+  o.fixed_flags = {"pp", "virtual-pipeline"};
+  const Error error = test::thrown_by([&] { (void)layouts_of(o); });
+  (void)testing::internal::GetCapturedStdout();
+  EXPECT_EQ(error.code(), Code::kShape);
+  EXPECT_STREQ(
+      error.what(),
+      "no layout of 4 ranks has the given --pp --virtual-pipeline: 8 stages, but 6 layers; "
+      "leave one of them out");
+}
+
+// More ranks than `cleave train` takes.
+TEST(TrainCommand, OfTooManyRanks_IsAForecastOnly) {
+  PlanOptions o = two_ranks();
+  o.ranks = 1024;
+  o.batch_size = 1024;
+  EXPECT_THAT(printed(o, cluster_preset("h100-80gb")),
+              HasSubstr("cleave train takes at most 512 ranks; this is a forecast only"));
 }
 
 // Oracle: the optimizer's bytes of `cleave plan --model llama-tiny --optimizer muon`, which come

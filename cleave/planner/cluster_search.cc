@@ -62,7 +62,7 @@ class Searcher {
       if (run.virtual_stages > 1 && (run.pp == 1 || run.micro_batches() % run.pp != 0)) break;
       for (const int64_t ep : divisors(m_.experts > 0 ? std::gcd(dp, m_.experts) : 1, dp)) {
         run.ep = static_cast<int>(ep);
-        if (refusal(m_, run).empty()) try_options(run);
+        try_options(run);
       }
     }
   }
@@ -85,6 +85,12 @@ class Searcher {
   }
 
   void try_run(const ClusterRun& run) {
+    if (task_.takes && !task_.takes(run)) return;
+    const std::string refused = refusal(m_, run);
+    if (!refused.empty()) {
+      out_.refused = refused;
+      return;
+    }
     ++out_.considered;
     const ClusterMemory memory = cluster_memory(c_, m_, run);
     if (memory.total() > task_.memory_bytes) return too_large(run, memory);

@@ -1,5 +1,6 @@
 #pragma once
 #include <array>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,7 +14,8 @@ struct ClusterTask {
   int64_t devices = 1;
   ClusterRun run;           ///< batch, length, dtype and bytes per parameter; its layout is ignored
   int64_t micro_batch = 0;  ///< 0: any
-  double memory_bytes = 0;  ///< limit of a device
+  std::function<bool(const ClusterRun&)> takes{};  ///< whether a layout may be chosen; empty: any
+  double memory_bytes = 0;                         ///< limit of a device
 };
 
 /// A layout that was considered.
@@ -30,6 +32,7 @@ struct ClusterPlans {
   std::array<int64_t, 6> too_large_by{};  ///< `too_large` by the kind that takes the most memory,
                                           ///< in the order of memory_kinds()
   std::vector<ClusterPlan> smallest;      ///< of those too large, the one that needs the least
+  std::string refused;  ///< why a layout that the task takes is not possible; empty: none was met
 };
 
 /// Tries every tp of up to two hosts, pp, dp, ep that divides dp and the experts, micro-batch,

@@ -35,6 +35,7 @@ struct PlanOptions : LayoutOptions, LoraFlags {
   int64_t seq_len = 256;         ///< tokens
   std::string dtype = "fp32";
   std::string optimizer = "adamw";
+  std::vector<std::string> fixed_flags;  ///< of LayoutOptions: what every layout of a cluster has
   std::string cluster;        ///< preset, "here" or JSON file; empty = this program's own ranks
   std::string tokens;         ///< of a training run on the cluster, "300B"; empty = none
   std::string html;           ///< page to write of the plan on the cluster; empty = none

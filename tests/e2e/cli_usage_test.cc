@@ -258,8 +258,11 @@ TEST_F(Usage, FlagsThatExcludeEachOther_AreRefused) {
 TEST_F(Usage, FlagsOfPlanThatDoNotFit_AreRefused) {
   expect_refused({"plan", "--model", "@model", "--ranks", "8", "--recompute", "full"}, 2,
                  "--ranks and --recompute exclude each other; give one");
-  expect_refused({"plan", "--model", "@model", "--cluster", "h200"}, 2,
-                 "--cluster h200 needs the number of devices; add --ranks N");
+  expect_refused(
+      {"plan", "--model", "@model", "--cluster", "h200"}, 2,
+      "--cluster h200 needs the number of devices; add --ranks N, or --tp, --pp and --dp");
+  expect_refused({"plan", "--ranks", "8", "--cluster", "h200", "--schedule-pp", "gpipe"}, 2,
+                 "--cluster and --schedule-pp exclude each other; give one");
   expect_refused({"plan", "--model", "@model", "--tokens", "1T"}, 2,
                  "--tokens needs a cluster; add --cluster NAME");
   expect_refused({"plan", "--model", "@model", "--ranks", "5000"}, 2,

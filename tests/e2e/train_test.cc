@@ -502,6 +502,16 @@ TEST(PlanProgram, Cluster_ListsTheBestLayoutsOfItsDevices) {
     EXPECT_NEAR(each["tokens_per_s"].get<double>() * each["step_s"].get<double>(), 256 * 4096, 1);
     EXPECT_NEAR(each["days"].get<double>() * 24 * 64, each["device_hours"].get<double>(), 1);
   }
+  const RunResult fixed =
+      run_with_deadline({"plan", "--model", "llama2-7b", "--cluster", "h200", "--tp", "4", "--pp",
+                         "1", "--dp", "16", "--batch-size", "64", "--fsdp", "--json"});
+  ASSERT_EQ(fixed.exit_code, 0) << fixed.err;
+  const json chosen = json::parse(fixed.out);
+  EXPECT_EQ(chosen["ranks"], 64);
+  for (const json& each : chosen["layouts"]) {
+    EXPECT_EQ(each["flags"].get<std::string>().rfind("--tp 4 --pp 1 --dp 16 ", 0), 0U);
+    EXPECT_EQ(each["sharding"], "fsdp");
+  }
   EXPECT_EQ(run_with_deadline({"plan", "--ranks", "8", "--cluster", "h300"}).exit_code, 2);
   EXPECT_EQ(run_with_deadline({"plan", "--ranks", "8", "--cluster", "none.json"}).exit_code, 5);
   const TempFolder folder;
