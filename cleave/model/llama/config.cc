@@ -51,11 +51,11 @@ Json llama_config_from_meta(const Json& params, int64_t vocab_size) {
 
 std::vector<Preset> llama_presets() {
   struct Sizes {
-    const char* name;
-    int64_t hidden, intermediate, layers, heads, kv_heads, positions;
-    double theta;
-    bool tied;
-    int64_t vocab;
+    const char* name = nullptr;
+    int64_t hidden = 0, intermediate = 0, layers = 0, heads = 0, kv_heads = 0, positions = 0;
+    double theta = 0;
+    bool tied = false;
+    int64_t vocab = 0;
     double rope_factor = 1;  // of Llama 3.1 and 3.2: how much longer sequences are than 8192
   };
   std::vector<Preset> out;
