@@ -531,7 +531,7 @@ class Kills(Folder):
         self.assertEqual(program.device_words(train, "cuda"), on_gpu)
         self.assertEqual(program.device_words(["launch", "-n", "2", "--", "cleave", *train], "cuda"), on_gpu)
         for words in ([*train, *program.REFERENCE, "--save-every", "1"], ["convert", "m"], ["launch", "-n", "2", "--", "cleave", "verify"],
-                      ["launch", "--help"]):
+                      ["launch", "--help"], ["launch", "-n", "2", "--"], ["launch", "-n", "2", "--", "ls"]):
             self.assertEqual(program.device_words(words, "cuda"), [])
         self.assertEqual(program.device_words(train, "cpu"), [])
 

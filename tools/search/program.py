@@ -63,9 +63,8 @@ REFERENCE = ["--plain-kernels", "all", "--gemm", "mkl", "--threads-per-rank", "1
 
 def device_words(words, device):
     """What a command line gets so that it runs on a device."""
-    if words[0] == "launch" and "--" not in words:  # such as launch --help
-        return []
-    command = words[words.index("--") + 2] if words[0] == "launch" else words[0]
+    program = words[words.index("--") + 1:] if "--" in words else []
+    command = words[0] if words[0] != "launch" else program[1] if len(program) > 1 else ""  # "": such as launch --help
     first = words.index(REFERENCE[1]) - 1 if REFERENCE[1] in words else 0
     is_reference = words[first:first + len(REFERENCE)] == REFERENCE
     return ["--device", device] if device != "cpu" and command in DEVICE_COMMANDS and not is_reference else []
