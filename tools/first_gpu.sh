@@ -150,8 +150,8 @@ part_resume() {
   note "$(wc -l <"$WORK/llama-tiny-fp32/metrics.jsonl") steps"
 }
 
-# text NAME FLAGS...: a greedy text and three sampled ones in $WORK/text-NAME, the same for all that are compared.
-text() {
+# generate_texts NAME FLAGS...: a greedy text and three sampled ones in $WORK/text-NAME, the same for all that are compared.
+generate_texts() {
   local name=$1 how
   shift
   for how in "" "--do-sample --temperature 1.2" "--do-sample --top-k 0 --top-p 0.8" "--do-sample --top-k 0"; do
@@ -162,7 +162,7 @@ text() {
 }
 
 part_generate() {
-  text cpu --device cpu && text gpu --device "$DEVICE" || return
+  generate_texts cpu --device cpu && generate_texts gpu --device "$DEVICE" || return
   diff "$WORK/text-cpu" "$WORK/text-gpu" >&2 || return
   note "the texts of the CPU"
 }
@@ -190,7 +190,7 @@ part_nccl() {
     # shellcheck disable=SC2086  # a list of words
     train nccl --model llama-tiny --dtype fp32 --device cuda $layout && compare llama-tiny-fp32-cpu nccl 1e-4 || bad=$((bad + 1))
   done
-  text nccl --device cuda --tp 2 && diff "$WORK/text-cpu" "$WORK/text-nccl" >&2 || bad=$((bad + 1))
+  generate_texts nccl --device cuda --tp 2 && diff "$WORK/text-cpu" "$WORK/text-nccl" >&2 || bad=$((bad + 1))
   note "4 layouts and a text over NCCL on $gpus GPU(s), $bad failed"
   [ "$bad" = 0 ]
 }
