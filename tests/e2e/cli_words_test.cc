@@ -16,6 +16,8 @@ namespace cleave::test {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
 using Words = std::vector<std::string>;
 
 // The first words of the lines of help that describe a flag, by command: "--lr RATE".
@@ -179,6 +181,59 @@ TEST(Synonyms, FlagWithoutACounterpart_SaysWhatToDoInstead) {
   expect({"train", "--log-level", "info"}, "there are no log levels; leave it out");
   expect({"train", "--num-workers", "2"},
          "files are read as they are needed, without other processes; leave it out");
+}
+
+// Fields of transformers' TrainingArguments, of TRL's SFTConfig and DPOConfig, and of PEFT's
+// LoraConfig.
+TEST(Synonyms, FieldsOfHuggingFacesSettings_HaveAHint) {
+  std::istringstream names(
+      "adam_beta1 adam_beta2 adam_epsilon activation_offloading alpha_pattern assistant_only_loss "
+      "auto_find_batch_size average_tokens_across_devices beta bf16 bf16_full_eval bias "
+      "chat_template_path completion_only_loss data_seed dataloader_drop_last "
+      "dataloader_num_workers dataloader_persistent_workers dataloader_pin_memory "
+      "dataloader_prefetch_factor dataset_num_proc dataset_text_field ddp_backend "
+      "ddp_bucket_cap_mb ddp_find_unused_parameters ddp_timeout debug deepspeed disable_dropout "
+      "disable_tqdm do_eval do_predict do_train eos_token eval_accumulation_steps eval_delay "
+      "eval_on_start eval_packing eval_steps eval_strategy exclude_modules f_divergence_type "
+      "fan_in_fan_out fp16 fp16_full_eval fsdp_config full_determinism "
+      "gradient_accumulation_steps gradient_checkpointing gradient_checkpointing_kwargs "
+      "greater_is_better group_by_length hub_model_id hub_private_repo hub_strategy hub_token "
+      "ignore_data_skip init_lora_weights label_names label_smoothing label_smoothing_factor "
+      "layer_replication layers_pattern layers_to_transform ld_alpha learning_rate "
+      "liger_kernel_config load_best_model_at_end loftq_config log_level logging_first_step "
+      "logging_steps logging_strategy lora_bias lr_scheduler_kwargs lr_scheduler_type "
+      "max_grad_norm max_length max_prompt_length max_steps metric_for_best_model modules_to_save "
+      "neftune_noise_alpha num_train_epochs optim optim_args optim_target_modules output_dir "
+      "overwrite_output_dir packing_strategy pad_token padding_free peft_type "
+      "per_device_eval_batch_size per_device_train_batch_size precompute_ref_log_probs "
+      "prediction_loss_only push_to_hub r rank_pattern remove_unused_columns report_to "
+      "resume_from_checkpoint router_aux_loss_coef run_name save_only_model save_steps "
+      "save_strategy save_total_limit shuffle_dataset sync_ref_model target_modules "
+      "target_parameters task_type tf32 torch_compile train_sampling_strategy "
+      "trainable_token_indices truncation_mode trust_remote_code use_cache use_cpu use_dora "
+      "use_liger_kernel use_qalora use_rslora use_weighting warmup_ratio warmup_steps");
+  for (std::string name; names >> name;) {
+    const RunResult ran = run_fake({"train", "--" + name, "1"});
+    EXPECT_EQ(ran.exit_code, 2) << name;
+    EXPECT_THAT(ran.err, StartsWith("cleave: unknown flag --" + name + "; "));
+    EXPECT_THAT(ran.err, Not(HasSubstr("--help"))) << name;
+  }
+  const auto expect = [](const std::string& flag, const std::string& hint) {
+    expect_refused({"train", flag, "1"}, "unknown flag " + flag + "; " + hint);
+  };
+  expect("--neftune_noise_alpha", "there is no noise on embeddings; leave it out");
+  expect("--group_by_length", "did you mean --packing; it saves padding");
+  expect("--load_best_model_at_end",
+         "did you mean --early-stop; it keeps the checkpoint with the lowest loss on --eval-data");
+  // No similar name is meant: neither --eval-data nor --lora-base, --lora-alpha and --lora.
+  expect("--eval_delay", "--eval-every sets the steps of evaluations");
+  expect("--ld_alpha",
+         "--task dpo has DPO's sigmoid loss, other tasks cross-entropy; leave it out");
+  for (const char* flag : {"--lora_bias", "--use_qalora"}) {
+    expect(flag,
+           "of PEFT's settings there are --lora, --lora-alpha, --lora-targets, --lora-dropout, "
+           "--rslora and --dora");
+  }
 }
 
 // The advice names --zero, --dp, --resume and others, which these commands lack.
