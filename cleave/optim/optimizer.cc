@@ -351,7 +351,7 @@ double LrSchedule::at(int64_t step) const {
   const double done = std::min(static_cast<double>(step - start) / rest, 1.0);
   const double share =
       kind == Kind::kCosine ? 0.5 * (1 + std::cos(std::numbers::pi * done)) : 1 - done;
-  return min + (peak - min) * share;
+  return std::lerp(min, peak, share);  // exact at both ends
 }
 
 }  // namespace cleave::inline optim

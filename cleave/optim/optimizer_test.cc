@@ -332,6 +332,17 @@ TEST(LrSchedule, WsdAndMinimum_AreThoseOfTransformers) {
   EXPECT_NEAR(linear.at(20), 0.04, 1e-15);
 }
 
+// 0.001 + (0.01 - 0.001) in doubles is above 0.01.
+TEST(LrSchedule, FallFromPeakToMinimum_HasExactlyTheseAtItsEnds) {
+  for (const auto kind :
+       {LrSchedule::Kind::kCosine, LrSchedule::Kind::kLinear, LrSchedule::Kind::kWsd}) {
+    const LrSchedule schedule{
+        .kind = kind, .peak = 0.01, .min = 0.001, .warmup = 2, .decay = 4, .num_steps = 6};
+    EXPECT_EQ(schedule.at(2), 0.01);
+    EXPECT_EQ(schedule.at(6), 0.001);
+  }
+}
+
 TEST(LrSchedule, WsdWithoutDecayOrWithoutStableSteps_IsConstantOrLinear) {
   const LrSchedule stable{.kind = LrSchedule::Kind::kWsd, .peak = 2, .num_steps = 10};
   EXPECT_DOUBLE_EQ(stable.at(9), 2);
