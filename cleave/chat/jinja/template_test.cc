@@ -90,7 +90,7 @@ TEST(ChatTemplates, TemplatesOfAFolder_PrintAsInTransformers) {
       with);
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const Json rows = Json::parse(result.out, "make_templates.py");
-  ASSERT_GT(rows.size(), 0U) << folder;
+  ASSERT_GT(rows.size(), 0U) << "CLEAVE_CHAT_TEMPLATES=" << folder << " has no files *.jinja";
   for (size_t i = 0; i < rows.size(); ++i) expect_equal(rows.at(i));
 }
 
