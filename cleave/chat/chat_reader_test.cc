@@ -41,6 +41,18 @@ TEST(ChatReader, EveryRole_IsPrinted) {
             "<|im_start|>tool\nt<|im_end|>\n");
 }
 
+// A run without the calls would teach the model not to call tools.
+TEST(ChatReader, ToolCallsInChatMl_AreRefused) {
+  const auto row = [](const std::string& calls) {
+    return R"({"messages": [{"role": "assistant", "content": "b", "tool_calls": )" + calls + "}]}";
+  };
+  EXPECT_EQ(text_of(row("[]")), "<|im_start|>assistant\nb<|im_end|>\n");
+  const Error error = test::thrown_by(
+      [&] { (void)text_of(row(R"([{"function": {"name": "f", "arguments": {}}}])")); });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_THAT(error.what(), HasSubstr("refuses the messages: ChatML has no tool calls"));
+}
+
 // Oracle: the same conversations as `messages`.
 TEST(ChatReader, ShareGptRows_AreTheSameMessages) {
   const std::string want = text_of(R"({"messages": [{"role": "system", "content": "s"},

@@ -133,6 +133,7 @@ std::optional<size_t> common_end(std::string_view tail, std::string_view rest,
 
 constexpr std::string_view kChatMl =
     "{% for message in messages %}"
+    "{% if message['tool_calls'] %}{{ raise_exception('ChatML has no tool calls') }}{% endif %}"
     "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
