@@ -120,6 +120,9 @@ TokenizedPair PairReader::of_texts(const Json& row) const {
     prompt = row.at("prompt").as_string();
   } else {
     const size_t count = common_bytes(chosen, rejected);
+    CLEAVE_CHECK(count > 0, Code::kFormat,
+                 "the row has no prompt: the texts of \"chosen\" and \"rejected\" begin "
+                 "differently; begin both with the prompt, or add \"prompt\"");
     prompt = chosen.substr(0, count);
     chosen.erase(0, count);
     rejected.erase(0, count);

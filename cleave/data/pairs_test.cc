@@ -104,6 +104,18 @@ TEST_F(Pairs, Messages_HaveTheTextAfterThePromptAsAnswer) {
   EXPECT_EQ(refusal_of(common).code(), Code::kUsage);
 }
 
+// As rows whose prompt has another name: TRL trains on them without their prompt.
+TEST_F(Pairs, TextsThatBeginDifferentlyWithoutAPrompt_AreRefused) {
+  const std::string answers = R"("chosen": "Yes", "rejected": "No"})";
+  for (const char* start : {"{", R"({"question": "Is it?", )"}) {
+    const Error error = refusal_of(start + answers);
+    EXPECT_EQ(error.code(), Code::kFormat);
+    EXPECT_THAT(error.what(), HasSubstr("a.jsonl:1: the row has no prompt: the texts of \"chosen\" "
+                                        "and \"rejected\" begin differently"));
+  }
+  EXPECT_EQ(answer(read(R"({"prompt": "", )" + answers)->sample(0).rejected_labels), "No$");
+}
+
 TEST_F(Pairs, InvalidRows_AreRefusedWithFileAndLine) {
   const std::string good = "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}\n";
   const std::vector<std::pair<std::string, std::string>> cases = {
