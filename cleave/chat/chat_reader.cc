@@ -148,13 +148,19 @@ size_t trained_answers(const Json& row, const std::string& kind) {
 bool begins_with_chat(const std::string& path) {
   const bool named_jsonl = std::filesystem::path(path).extension() == ".jsonl";
   if (!named_jsonl && !begins_with_bracket(path)) return false;
+  std::optional<Json> first;
   try {
-    const std::optional<Json> first = JsonLines(path).next();
-    return first && !kind_of(*first).empty() && !first->has("input_ids") && !first->has("text");
+    first = JsonLines(path).next();
   } catch (const Error& error) {
     if (named_jsonl || error.code() != Code::kFormat) throw;
     return false;  // a text that begins with {
   }
+  const std::string kind = first ? kind_of(*first) : "";
+  if (kind.empty() || first->has("input_ids")) return false;
+  // Neither is ignored: often the text is the conversation in the template of another model.
+  CLEAVE_CHECK(!first->has("text"), Code::kFormat, path, ": the first row has \"", kind,
+               "\" and \"text\"; remove one, as with: jq -c 'del(.text)' ", path);
+  return true;
 }
 
 }  // namespace

@@ -105,9 +105,25 @@ TEST(Chats, RowOfText_NamesTheRowThatItDiffersFrom) {
       HasSubstr(file + ":2: the row is not a conversation, unlike " + file + ":1; expected"));
 }
 
+// As rows of Alpaca, and those that hold a conversation and its text in some template.
+TEST(Chats, ConversationsThatAlsoHaveAText_AreRefused) {
+  const TempFolder folder;
+  for (const auto& [row, key] : std::vector<std::pair<std::string, std::string>>{
+           {R"({"messages": [], "text": "a"})", "messages"},
+           {R"({"instruction": "a", "output": "b", "text": "c"})", "instruction"}}) {
+    const std::string file = written(folder, row);
+    const Error error = thrown_by([&] { (void)holds_chats({file}); });
+    EXPECT_EQ(error.code(), Code::kFormat);
+    EXPECT_EQ(std::string(error.what()), file + ": the first row has \"" + key +
+                                             "\" and \"text\"; remove one, as with: jq -c "
+                                             "'del(.text)' " +
+                                             file);
+  }
+}
+
 TEST(Chats, OtherFiles_AreNoChats) {
   const TempFolder folder;
-  EXPECT_FALSE(holds_chats({written(folder, R"({"text": "a", "messages": []})")}));
+  EXPECT_FALSE(holds_chats({written(folder, R"({"text": "a", "prompt": "b"})")}));
   EXPECT_FALSE(holds_chats({written(folder, R"({"input_ids": [1], "prompt": "a"})")}));
   EXPECT_FALSE(holds_chats({written(folder, "")}));
   EXPECT_TRUE(holds_chats({written(folder, R"({"messages": []})")}));
