@@ -28,24 +28,26 @@ Arguments parse(int argc, char** argv) {
   }
   CLI::App app("BERT pre-training: masked tokens and next sentences, over tp x dp ranks");
   app.option_defaults()->always_capture_default();
+  const auto count = [&](const char* flag, auto& value, const char* help, int64_t least) {
+    app.add_option(flag, value, help)->check(CLI::Range(least, int64_t{1000000}));
+  };
   app.add_option("--data", a.data.file, "text; lines ' = Title = ' begin documents");
   app.add_option("--tokenizer", a.train.tokenizer_folder, "folder with a WordPiece vocab.txt");
   app.add_option("--output_dir", a.train.output_dir, "new folder for the trained model");
-  app.add_option("--num_ranks", a.num_ranks, "number of ranks; 0: tensor_parallel_size");
-  app.add_option("--tensor_parallel_size", a.train.tensor_parallel_size);
-  app.add_option("--batch_size", a.train.batch_size,
-                 "sequences per data-parallel rank and micro-batch");
-  app.add_option("--grad_accum_usteps", a.train.grad_accum_usteps);
-  app.add_option("--max_steps", a.train.max_steps);
-  app.add_option("--warmup_steps", a.train.warmup_steps);
-  app.add_option("--lr", a.train.lr);
+  count("--num_ranks", a.num_ranks, "number of ranks; 0: tensor_parallel_size", 0);
+  count("--tensor_parallel_size", a.train.tensor_parallel_size, "", 1);
+  count("--batch_size", a.train.batch_size, "sequences per data-parallel rank and micro-batch", 1);
+  count("--grad_accum_usteps", a.train.grad_accum_usteps, "micro-batches per step", 1);
+  count("--max_steps", a.train.max_steps, "", 1);
+  count("--warmup_steps", a.train.warmup_steps, "", 0);
+  app.add_option("--lr", a.train.lr)->check(CLI::Range(0.0, 1.0));
   app.add_option("--seed", a.train.seed);
-  app.add_option("--max_seq_length", a.data.seq_len);
-  app.add_option("--max_pred_length", a.data.max_pred_length, "most masked tokens per sequence");
-  app.add_option("--max_documents", a.data.max_documents, "0: all");
-  app.add_option("--hidden_size", a.train.model.hidden_size);
-  app.add_option("--num_hidden_layers", a.train.model.num_hidden_layers);
-  app.add_option("--num_attention_heads", a.train.model.num_attention_heads);
+  count("--max_seq_length", a.data.seq_len, "", 8);
+  count("--max_pred_length", a.data.max_pred_length, "most masked tokens per sequence", 1);
+  count("--max_documents", a.data.max_documents, "0: all", 0);
+  count("--hidden_size", a.train.model.hidden_size, "", 1);
+  count("--num_hidden_layers", a.train.model.num_hidden_layers, "", 1);
+  count("--num_attention_heads", a.train.model.num_attention_heads, "", 1);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {

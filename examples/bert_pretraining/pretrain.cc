@@ -49,10 +49,21 @@ Tensor loss_of(const Scores& scores, const Batch& batch, const StepData& data) {
          mean(scores.next, batch.next_sentence, data.num_sequences);
 }
 
+void check_sizes(const PretrainOptions& options) {
+  const BertConfig& sizes = options.model;
+  CLEAVE_CHECK(sizes.hidden_size % sizes.num_attention_heads == 0, cleave::Code::kShape,
+               "num_attention_heads=", sizes.num_attention_heads,
+               " does not divide hidden_size=", sizes.hidden_size);
+  CLEAVE_CHECK(sizes.num_attention_heads % options.tensor_parallel_size == 0, cleave::Code::kShape,
+               "tensor_parallel_size=", options.tensor_parallel_size,
+               " does not divide num_attention_heads=", sizes.num_attention_heads);
+}
+
 }  // namespace
 
 std::vector<Step> pretrain(cleave::World& world, const PretrainOptions& options,
                            const PretrainingDataset& dataset) {
+  check_sizes(options);
   nxd::initialize_model_parallel(world,
                                  {.tensor_model_parallel_size = options.tensor_parallel_size});
   DistributedSampler sampler({.dataset_size = dataset.size(),
@@ -63,7 +74,6 @@ std::vector<Step> pretrain(cleave::World& world, const PretrainOptions& options,
   CLEAVE_CHECK(sampler.num_batches() > 0, cleave::Code::kUsage, "batch_size=", options.batch_size,
                " on ", nxd::get_data_parallel_size(), " data-parallel ranks is more than the ",
                dataset.size(), " sequences of the data; choose a smaller batch_size");
-
   BertForPreTraining model(options.model);
   nxd::move_model_to_device(model, at::kCPU, {.seed = options.seed, .dtype = options.model.dtype});
   const auto parameters = model.parameters();

@@ -205,6 +205,32 @@ TEST(DistributedSampler, OverAnyNumberOfRanks_VisitsEachSequenceOncePerEpoch) {
   EXPECT_NE(first_of(1), first_of(2));
 }
 
+TEST(BertPretraining, NumbersOutsideTheirRange_ExitWith2AndName) {
+  for (const char* flag : {"--batch_size=0", "--grad_accum_usteps=-1", "--max_steps=0",
+                           "--max_documents=-1", "--num_attention_heads=0", "--lr=-1"}) {
+    const auto ran = cleave::test::run_program({CLEAVE_EXAMPLE, flag});
+    EXPECT_EQ(ran.exit_code, 2) << flag << ran.err;
+    const std::string name = std::string(flag).substr(0, std::string(flag).find('='));
+    EXPECT_NE(ran.err.find(name + ": "), std::string::npos) << ran.err;
+    EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << ran.err;
+  }
+}
+
+TEST(RealBertPretraining, HeadsThatDoNotDivide_AreRefusedByName) {
+  CLEAVE_NEEDS_DATA();
+  const auto run = [](const std::vector<std::string>& flags) {
+    std::vector<std::string> command = {CLEAVE_EXAMPLE, "--max_documents=3", "--max_steps=1"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    return cleave::test::run_program(command);
+  };
+  auto ran = run({"--hidden_size=63"});
+  EXPECT_EQ(ran.exit_code, 3);
+  EXPECT_EQ(ran.err, "cleave: num_attention_heads=4 does not divide hidden_size=63\n");
+  ran = run({"--tensor_parallel_size=3"});
+  EXPECT_EQ(ran.exit_code, 3);
+  EXPECT_EQ(ran.err, "cleave: tensor_parallel_size=3 does not divide num_attention_heads=4\n");
+}
+
 TEST(BertPretraining, WrongFlag_ExitsWith2InOneLine) {
   const auto ran = cleave::test::run_program({CLEAVE_EXAMPLE, "--no_such_flag"});
   EXPECT_EQ(ran.exit_code, 2);
