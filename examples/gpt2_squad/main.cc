@@ -43,17 +43,20 @@ Arguments parse(int argc, char** argv) {
   }
   CLI::App app("OSLO's tutorial: GPT-2 on SQuAD's contexts, tensor parallel", "gpt2_squad");
   app.option_defaults()->always_capture_default();
+  const auto count = [&](const char* flag, auto& value, const char* help, int64_t least) {
+    app.add_option(flag, value, help)->check(CLI::Range(least, int64_t{1000000}));
+  };
   app.add_option("--model", t.model, "folder of a GPT-2 with its tokenizer");
   app.add_option("--data", a.data, "file in SQuAD's format");
   app.add_option("--config", a.config_file, "OSLO's JSON file; replaces --tensor_parallel_size");
-  app.add_option("--tensor_parallel_size", a.tensor_parallel_size);
-  app.add_option("--num_ranks", a.num_ranks, "number of ranks; 0: one copy of the model");
+  count("--tensor_parallel_size", a.tensor_parallel_size, "", 1);
+  count("--num_ranks", a.num_ranks, "number of ranks; 0: one copy of the model", 0);
   app.add_option("--output_dir", t.output_dir, "folder for parallel_ckpt and merged_ckpt");
-  app.add_option("--batch_size", t.batch_size);
-  app.add_option("--seq_len", t.seq_len);
-  app.add_option("--save_interval", t.save_interval)->check(CLI::PositiveNumber);
-  app.add_option("--train_step", t.train_step);
-  app.add_option("--lr", t.lr);
+  count("--batch_size", t.batch_size, "sequences per data-parallel rank", 1);
+  count("--seq_len", t.seq_len, "tokens per sequence", 2);
+  count("--save_interval", t.save_interval, "", 1);
+  count("--train_step", t.train_step, "", 1);
+  app.add_option("--lr", t.lr)->check(CLI::Range(0.0, 1.0));
   app.add_option("--seed", t.seed, "seed of the order of the contexts");
   app.add_flag("--learn_padding", t.learns_padding, "the loss counts padding, as in OSLO");
   app.add_option("--text", a.text, "text to continue with beam search (3 beams)");

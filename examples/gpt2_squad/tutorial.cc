@@ -67,6 +67,10 @@ std::vector<Step> train(cleave::World& world, const TutorialOptions& o,
   // datasets[: TRAIN_STEP * BATCH_SIZE], distributed over the data-parallel ranks.
   const auto& dp = model.data_parallel();
   const int64_t global_batch = o.batch_size * dp.size();
+  CLEAVE_CHECK(global_batch <= std::ssize(contexts), cleave::Code::kUsage,
+               "batch_size=", o.batch_size, " on ", dp.size(),
+               " data-parallel ranks is more than the ", contexts.size(),
+               " contexts of the data; choose a smaller batch_size");
   const cleave::SampleOrder order{
       .num_samples = std::min(std::ssize(contexts), o.train_step * global_batch),
       .batch_size = global_batch,

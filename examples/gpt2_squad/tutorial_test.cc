@@ -1,5 +1,6 @@
 #include "tutorial.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -143,6 +144,25 @@ TEST(RealGpt2Squad, LocalRankOfDeepspeed_IsAccepted) {
                        "MASTER_ADDR=127.0.0.1", "MASTER_PORT=29571"}});
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
   EXPECT_THAT(ran.out, HasSubstr("step   0  loss "));
+}
+
+TEST(Gpt2Squad, NumbersOutsideTheirRange_ExitWith2AndName) {
+  for (const char* flag : {"--batch_size=0", "--seq_len=0", "--train_step=0", "--save_interval=0",
+                           "--num_ranks=-2", "--lr=-1"}) {
+    const auto ran = cleave::test::run_program({CLEAVE_EXAMPLE, flag});
+    EXPECT_EQ(ran.exit_code, 2) << flag << ran.err;
+    const std::string name = std::string(flag).substr(0, std::string(flag).find('='));
+    EXPECT_THAT(ran.err, HasSubstr(name + ": "));
+    EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << ran.err;
+  }
+}
+
+// The tutorial's data has 1686 contexts.
+TEST(RealGpt2Squad, BatchOfMoreSequencesThanTheData_IsRefused) {
+  CLEAVE_NEEDS_DATA();
+  const auto ran = cleave::test::run_program({CLEAVE_EXAMPLE, "--batch_size=1687"});
+  EXPECT_EQ(ran.exit_code, 2);
+  EXPECT_THAT(ran.err, HasSubstr("is more than the 1686 contexts of the data"));
 }
 
 TEST(Gpt2Squad, WrongFlag_ExitsWith2InOneLine) {
