@@ -58,7 +58,12 @@ void visit_jsonl(const std::string& path, const VisitLabelled& visit) {
 }
 
 void for_each_labelled(const std::string& path, const VisitLabelled& visit) {
-  is_csv(path) ? visit_csv(path, visit) : visit_jsonl(path, visit);
+  // An empty field is a missing value, which must not become a class of its own.
+  const VisitLabelled check = [&](const auto& text, const auto& label, const auto& at) {
+    CLEAVE_CHECK(!label.empty(), Code::kFormat, at, ": the label is empty; remove the row");
+    visit(text, label, at);
+  };
+  is_csv(path) ? visit_csv(path, check) : visit_jsonl(path, check);
 }
 
 /// Whether the rows of a file hold token ids instead of text.

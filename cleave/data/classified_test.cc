@@ -113,6 +113,11 @@ TEST_F(Classified, ClassNames_AreSortedOrCountedFromNumbers) {
               ElementsAre("fine", "neg", "pos"));
   EXPECT_THAT(class_names({file("c.jsonl", R"({"input_ids": [1], "label": 2})")}),
               ElementsAre("LABEL_0", "LABEL_1", "LABEL_2"));
+  EXPECT_THAT(thrown_by([&] { class_names({file("d.csv", "text,label\na,pos\nb,\n")}); }).what(),
+              HasSubstr("d.csv:3: the label is empty"));
+  EXPECT_THAT(
+      thrown_by([&] { class_names({file("e.jsonl", R"({"text": "a", "label": ""})")}); }).what(),
+      HasSubstr("e.jsonl:1: the label is empty"));
   std::string many = "text,label\n";
   for (int i = 0; i < 1001; ++i) many += "a,label " + std::to_string(i) + "\n";
   const std::string path = file("many.csv", many);
