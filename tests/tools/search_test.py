@@ -107,6 +107,13 @@ class Drawing(Folder):
             for a, b in zip(values, nudged[name][1]):
                 self.assertAlmostEqual(abs(b / a - 1), 2.0**-10, delta=1e-12)
 
+    def test_nudged_model_of_a_quantised_run_is_in_fp32(self):
+        case = {"model": {"family": "gpt2", "seed": 5, "file_dtype": "bf16"}, "data": {}, "other": {}}
+        path = runs.Inputs(case, self.folder).nudged(1, 2.0**-10, "int8", None)
+        header = pathlib.Path(path, "model.safetensors").read_bytes()[8:2000]
+        self.assertIn(b'"F32"', header)
+        self.assertNotIn(b'"BF16"', header)
+
     def test_nudged_checkpoint_has_its_config_and_no_state(self):
         checkpoint, nudged = os.path.join(self.folder, "step"), os.path.join(self.folder, "nudged")
         models.write(checkpoint, {"family": "gpt2", "seed": 5, "file_dtype": "fp32"})

@@ -73,7 +73,8 @@ class Inputs:
             return models.write_nudged(path, self.model_path, number, size, "fp64" if dtype == "fp64" else "fp32")
         if self.model["source"] != "folder":
             return models.write_nudged(path, initial(), number, size, "fp64" if dtype == "fp64" else "fp32")
-        finer = min(dtype, self.model["file_dtype"], key=tolerance.UNIT.get)
+        computed = dtype if dtype in tensor_file.NAMES else "fp32"  # quantised weights come from those of the file
+        finer = min(computed, self.model["file_dtype"], key=tolerance.UNIT.get)
         return models.write(path, {**self.case["model"], "nudge": number, "nudge_size": size, "nudge_dtype": finer})
 
     @property
