@@ -207,22 +207,24 @@ class OtherMemory {
     const int64_t twice = 2 * (reported > 0 ? reported : kUsual) / num_ranks;
     memory_ = at::ones({std::min(twice, rank_bytes) / static_cast<int64_t>(sizeof(float)) + 1});
   }
-  /// Uses `bytes` of it, at most all, as a step uses other memory between two uses of a tensor.
-  void use(int64_t bytes = std::numeric_limits<int64_t>::max()) const {
+  /// Uses it, as a step uses other memory between two uses of a tensor.
+  void use() const {
     const at::NoGradGuard no_grad;
-    memory_.narrow(0, 0, std::min(memory_.numel(), bytes / memory_.element_size())).add_(1);
+    memory_.add_(1);
   }
 
  private:
   Tensor memory_;
 };
 
-/// The median time of kRuns runs after one that does not count. `prepare` is not timed.
+/// The median time of kRuns runs after one that does not count. Before each run, other memory is
+/// used, so that the operands are not in the caches. `prepare` is not timed.
 template <class Prepare, class Run>
-KindSeconds median_run(const Prepare& prepare, const Run& run) {
+KindSeconds median_run(const OtherMemory& other, const Prepare& prepare, const Run& run) {
   std::vector<KindSeconds> all;
   for (int i = 0; i <= kRuns; ++i) {
     const auto prepared = prepare();
+    other.use();
     const OpClock clock;
     run(prepared);
     if (i > 0) all.push_back(clock.seconds());
@@ -239,25 +241,16 @@ Tensor matrices_of(const std::array<int64_t, 3>& sizes, bool is_transposed, at::
                        : at::ones({batch, rows, columns}, type);
 }
 
-/// One product. Before each run, its matrices and other memory are used at the distances that they
-/// have in a step.
+/// One product.
 KindSeconds measured(const MatrixWork& shape, const OtherMemory& other) {
   const at::NoGradGuard no_grad;
   const Tensor a =
       matrices_of({shape.batch, shape.rows, shape.inner}, shape.is_first_transposed, shape.type);
   const Tensor b = matrices_of({shape.batch, shape.inner, shape.columns},
                                shape.is_second_transposed, shape.type);
-  const bool is_first_nearer = shape.first_distance < shape.second_distance;
-  const auto [near, far] = std::minmax(shape.first_distance, shape.second_distance);
-  const auto use_all = [&, near = near, far = far] {
-    (void)(is_first_nearer ? b : a).sum();
-    other.use(far - near);
-    (void)(is_first_nearer ? a : b).sum();
-    other.use(near);
-    return 0;
-  };
   return median_run(
-      use_all, [&](int) { (void)(shape.batch > 1 ? at::bmm(a, b) : matrix_product(a[0], b[0])); });
+      other, [] { return 0; },
+      [&](int) { (void)(shape.batch > 1 ? at::bmm(a, b) : matrix_product(a[0], b[0])); });
 }
 
 Tensor attention_of(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionWork& shape) {
@@ -284,19 +277,14 @@ KindSeconds measured(const AttentionWork& shape, const OtherMemory& other) {
   const Tensor k = heads(shape.kv_heads, shape.keys), v = heads(shape.kv_heads, shape.keys);
   const auto forward = [&] { return attention_of(q, k, v, shape); };
   if (!shape.is_backward) {
-    const auto use_other = [&] {
-      other.use();
-      return 0;
-    };
-    return median_run(use_other, [&](int) { forward(); });
+    return median_run(
+        other, [] { return 0; }, [&](int) { forward(); });
   }
   const auto before = [&] {
     const Tensor out = forward();
-    auto result = std::pair(out, at::ones_like(out));
-    other.use();
-    return result;
+    return std::pair(out, at::ones_like(out));
   };
-  return median_run(before, [&](const auto& result) {
+  return median_run(other, before, [&](const auto& result) {
     torch::autograd::grad({result.first}, {q, k, v}, {result.second});
   });
 }

@@ -62,10 +62,9 @@ AttentionWork part_of(AttentionWork shape, double most_flops);
 /// Measures the speeds that `work` needs on the first ranks of `everyone`, as many as the host has
 /// CPUs, at the same time: its 32 products and 32 attentions with the most flops, each eight times
 /// in two rounds (of larger ones a part, which takes 8 ms at the speed `flops`; shapes with the
-/// same part share its measurement), and passes over working sets of up to `rank_bytes`, a rank's
-/// memory. Before a product, other memory is used according to its reuse distances; before
-/// attention, as much as evicts its operands. `flops`: of a rank, the same on all. Collective. CPU
-/// only.
+/// same part share its measurement), and passes over
+/// working sets of up to `rank_bytes`, a rank's memory. `flops`: of a rank, the same on all.
+/// Collective. CPU only.
 WorkSpeed measure_work(const Axis& everyone, const OpWork& work, double flops, int64_t rank_bytes);
 
 }  // namespace cleave::inline planner

@@ -53,18 +53,13 @@ struct WorkCounter::State {
             bool is_in_place = false) {
     int64_t farthest = 0;
     for (const Touched& t : read) {
-      const int64_t distance = distance_of(t.storage);
+      const auto last = touched.find(t.storage);
+      const int64_t distance = clock - (last == touched.end() ? 0 : last->second);
       add_moved(distance, t.bytes);
       farthest = std::max(farthest, distance);
     }
     for (const Touched& t : written) add_moved(farthest, (is_in_place ? 1 : 2) * t.bytes);
     touch(read, written);
-  }
-
-  /// Bytes touched since `storage` was.
-  [[nodiscard]] int64_t distance_of(const void* storage) const {
-    const auto last = touched.find(storage);
-    return clock - (last == touched.end() ? 0 : last->second);
   }
 
   void touch(const std::vector<Touched>& read, const std::vector<Touched>& written) {
@@ -112,7 +107,6 @@ std::vector<at::Tensor> tensors_of(const Values& values) {
 
 std::vector<Touched> all_touched(const std::vector<at::Tensor>& tensors) {
   std::vector<Touched> out;
-  out.reserve(tensors.size());
   for (const at::Tensor& t : tensors) out.push_back(touched_of(t));
   return out;
 }
@@ -128,16 +122,6 @@ bool is_transposed(const at::Tensor& matrix) {
   return matrix.size(-1) > 1 && matrix.stride(-1) != 1;
 }
 
-/// A reuse distance as MatrixWork has it.
-int64_t rounded_distance(const at::Tensor& matrix) {
-  constexpr int64_t kLeast = int64_t{1} << 20, kMost = int64_t{1} << 30;
-  const int64_t bytes = counter->distance_of(touched_of(matrix).storage);
-  if (bytes < kLeast) return 0;
-  int64_t rounded = kLeast;
-  while (rounded < kMost && rounded * 4 <= bytes) rounded *= 4;
-  return rounded;
-}
-
 void note_product(std::string_view name, const std::vector<at::Tensor>& in, Began& began) {
   const bool adds = name == "aten::addmm" || name == "aten::baddbmm";
   if (!adds && name != "aten::mm" && name != "aten::bmm") return;
@@ -151,9 +135,7 @@ void note_product(std::string_view name, const std::vector<at::Tensor>& in, Bega
                    .columns = b.size(-1),
                    .is_first_transposed = is_transposed(a),
                    .is_second_transposed = is_transposed(b),
-                   .type = a.scalar_type(),
-                   .first_distance = rounded_distance(a),
-                   .second_distance = rounded_distance(b)};
+                   .type = a.scalar_type()};
 }
 
 /// Whether all are on the meta device; numbers may be elsewhere.

@@ -17,9 +17,6 @@ struct MatrixWork {
   int64_t rows = 0, inner = 0, columns = 0;
   bool is_first_transposed = false, is_second_transposed = false;
   at::ScalarType type = at::kFloat;
-  /// Bytes of other memory used since the matrix was last used: 0 below 1 MiB, else rounded down to
-  /// 1 MiB times a power of 4, at most 1 GiB. They decide which cache the product reads it from.
-  int64_t first_distance = 0, second_distance = 0;
   [[nodiscard]] double flops() const;
   // clang-tidy 14 takes the default for a null pointer.
   friend auto operator<=>(const MatrixWork&,

@@ -14,20 +14,12 @@ Tensor on_meta(at::IntArrayRef sizes) {
   return at::empty(sizes, at::device(at::kMeta));
 }
 
-constexpr int64_t kMiB = int64_t{1} << 20;
-constexpr int64_t kNeverUsed = 1024 * kMiB;
-
 // The expected numbers below are counted by hand from the sizes.
 TEST(WorkCounter, Products_AreCountedBySizesAndMemoryOrder) {
   const Tensor x = on_meta({6, 5}).requires_grad_(), w = on_meta({7, 5}).requires_grad_();
   WorkCounter counter;
   const Tensor y = at::linear(x, w);
-  const MatrixWork forward{.rows = 6,
-                           .inner = 5,
-                           .columns = 7,
-                           .is_second_transposed = true,
-                           .first_distance = kNeverUsed,
-                           .second_distance = kNeverUsed};
+  const MatrixWork forward{.rows = 6, .inner = 5, .columns = 7, .is_second_transposed = true};
   EXPECT_EQ(counter.take().products, (std::map<MatrixWork, double>{{forward, 1}}));
   y.backward(at::empty_like(y));
   const std::map<MatrixWork, double> backward = counter.take().products;
@@ -37,12 +29,7 @@ TEST(WorkCounter, Products_AreCountedBySizesAndMemoryOrder) {
   EXPECT_EQ(flops, 2 * 2 * 6 * 5 * 7);
   const Tensor batch = on_meta({3, 2, 4});
   (void)batch.bmm(on_meta({3, 4, 5}));
-  const MatrixWork product{.batch = 3,
-                           .rows = 2,
-                           .inner = 4,
-                           .columns = 5,
-                           .first_distance = kNeverUsed,
-                           .second_distance = kNeverUsed};
+  const MatrixWork product{.batch = 3, .rows = 2, .inner = 4, .columns = 5};
   EXPECT_EQ(counter.take().products, (std::map<MatrixWork, double>{{product, 1}}));
   EXPECT_EQ(product.flops(), 2 * 3 * 2 * 4 * 5);
 }
@@ -101,22 +88,6 @@ TEST(WorkCounter, ReuseDistance_IsTheBytesMovedInBetween) {
   EXPECT_EQ(before.moved[13], 0);
   (void)c.neg();
   EXPECT_EQ(counter.take().moved[13], (1 + 2) * 32);
-}
-
-// The pass between the products uses 3 x 2 MiB, so that w was last used more than 4 MiB before.
-TEST(WorkCounter, Products_HaveTheReuseDistancesOfTheirMatrices) {
-  const Tensor x = on_meta({2, 4}), w = on_meta({4, 4}), far = on_meta({kMiB / 2});
-  WorkCounter counter;
-  (void)x.mm(w);
-  (void)(far + far);
-  const Tensor y = x.neg();
-  counter.take();
-  (void)y.mm(w);
-  MatrixWork product{.rows = 2, .inner = 4, .columns = 4, .second_distance = 4 * kMiB};
-  EXPECT_EQ(counter.take().products, (std::map<MatrixWork, double>{{product, 1}}));
-  (void)y.mm(w);
-  product.second_distance = 0;
-  EXPECT_EQ(counter.take().products, (std::map<MatrixWork, double>{{product, 1}}));
 }
 
 TEST(WorkCounter, KernelsOfCleave_AreCountedOnItsThreadOnly) {
