@@ -107,6 +107,7 @@ std::vector<at::Tensor> tensors_of(const Values& values) {
 
 std::vector<Touched> all_touched(const std::vector<at::Tensor>& tensors) {
   std::vector<Touched> out;
+  out.reserve(tensors.size());
   for (const at::Tensor& t : tensors) out.push_back(touched_of(t));
   return out;
 }
