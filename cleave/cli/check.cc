@@ -220,6 +220,15 @@ void refuse_used_folder(const std::string& out) {
                checkpoint, "); resume it with --resume or choose another folder");
 }
 
+void check_batch(int64_t batch_size, int64_t micro_batch_size, int dp) {
+  CLEAVE_CHECK(batch_size >= dp, Code::kShape, "--batch-size is ", batch_size, ", fewer than the ",
+               dp, " data-parallel ranks; give each at least one sequence");
+  const int64_t share = (batch_size + dp - 1) / dp;
+  CLEAVE_CHECK(micro_batch_size <= share, Code::kShape, "--micro-batch-size is ", micro_batch_size,
+               ", more than the ", share, " sequences of a data-parallel rank (--batch-size ",
+               batch_size, ", --dp ", dp, ')');
+}
+
 void check_world(int tp, const std::vector<Factor>& factors) {
   const std::optional<Environment> environment = read_environment();
   if (!environment) return;

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,6 +39,10 @@ void refuse_foreign_folder(const std::string& out);
 
 /// Throws Error(kUsage) if folder `out` holds a checkpoint of a run.
 void refuse_used_folder(const std::string& out);
+
+/// Throws Error(kShape) if a batch has no sequence for one of the `dp` ranks, or a micro-batch more
+/// than the share of a rank (0: not given).
+void check_batch(int64_t batch_size, int64_t micro_batch_size, int dp);
 
 /// A flag with the size of an axis: {"--dp", 2}.
 struct Factor {

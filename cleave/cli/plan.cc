@@ -99,9 +99,7 @@ void check(const PlanOptions& options) {
   check_cluster(options);
   require_model(options.model, /*takes_presets=*/true);
   if (!options.plan.empty()) require_file("--plan", options.plan);
-  CLEAVE_CHECK(options.batch_size >= options.dp, Code::kShape, "--batch-size is ",
-               options.batch_size, ", fewer than the ", options.dp,
-               " data-parallel ranks; give each at least one sequence");
+  check_batch(options.batch_size, options.micro_batch_size, options.dp);
 }
 
 }  // namespace

@@ -19,17 +19,6 @@
 namespace cleave::cli {
 namespace {
 
-void check_sizes(const TrainOptions& options) {
-  CLEAVE_CHECK(options.batch_size >= options.dp, Code::kShape, "--batch-size is ",
-               options.batch_size, ", fewer than the ", options.dp,
-               " data-parallel ranks; give each at least one sequence");
-  const int64_t share = (options.batch_size + options.dp - 1) / options.dp;
-  CLEAVE_CHECK(options.micro_batch_size <= share, Code::kShape, "--micro-batch-size is ",
-               options.micro_batch_size, ", more than the ", share,
-               " sequences of a data-parallel rank (--batch-size ", options.batch_size, ", --dp ",
-               options.dp, ')');
-}
-
 void check_schedule(const TrainOptions& options) {
   CLEAVE_CHECK(options.min_lr <= options.lr, Code::kUsage, "--min-lr is ", options.min_lr,
                "; expected at most --lr, ", options.lr);
@@ -65,7 +54,7 @@ void check(const TrainOptions& options) {
   CLEAVE_CHECK(options.early_stop == 0 || options.eval_every > 0, Code::kUsage,
                "--early-stop needs --eval-every: it counts evaluations");
   check_schedule(options);
-  check_sizes(options);
+  check_batch(options.batch_size, options.micro_batch_size, options.dp);
   // A restarted run fits its layout to the ranks that are left.
   if (!is_restart()) check_world(options.tp, {{"--pp", options.pp}, {"--dp", options.dp}});
   check_files(options);

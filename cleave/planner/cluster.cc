@@ -103,17 +103,17 @@ void read_field(const std::string& key, const Json& value, Cluster& c) {
   }
 }
 
-/// Speeds that are not given follow from bf16: half of it in fp32, a sixteenth outside of matrix
-/// units; fp8 as bf16, and fp4 as fp8.
+/// Speeds that are not given: outside of matrix units a sixteenth of bf16, fp32 as outside of matrix
+/// units, fp8 as bf16, and fp4 as fp8.
 void complete(const Json& json, Cluster& c) {
   for (const SizeField& size : kSizes) {
     if (c.*size.member == 0) json.at(size.name).fail("expected a size");
   }
   if (c.matrix_flops[1] == 0) json.at("matrix_flops").at("bf16").fail("expected a speed");
-  if (c.matrix_flops[0] == 0) c.matrix_flops[0] = c.matrix_flops[1] / 2;
   if (c.matrix_flops[2] == 0) c.matrix_flops[2] = c.matrix_flops[1];
   if (c.matrix_flops[3] == 0) c.matrix_flops[3] = c.matrix_flops[2];
   if (c.vector_flops == 0) c.vector_flops = c.matrix_flops[1] / 16;
+  if (c.matrix_flops[0] == 0) c.matrix_flops[0] = c.vector_flops;
 }
 
 /// The preset that the key "base" names; without it an empty one.

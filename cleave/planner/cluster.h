@@ -29,7 +29,7 @@ struct Cluster {
   std::vector<std::string> sources;  ///< where the numbers come from
   int devices_per_host = 8;
   double memory_bytes = 0;
-  std::array<double, 4> matrix_flops{};  ///< dense, by MatrixType
+  std::array<double, 4> matrix_flops{};  ///< dense, by MatrixType; fp32 without TF32
   double vector_flops = 0;               ///< fp32 outside of the matrix units
   double memory_rate = 0;                ///< bytes of device memory
   double host_link_rate = 0;             ///< bytes to other devices of the host

@@ -39,11 +39,11 @@ constexpr FittedConstants kA64fx{0.242, 0.3, 0.7, 0.3, 0.000253, 8.92e9};
 constexpr FittedConstants kH100GrandTeton{0.505, 0.95, 0.822, 0.543, 0.000706, 8.15e9};
 
 const char* const kA100Sheet =
-    "NVIDIA A100 data sheet: dense TFLOP/s 312 bf16, 156 tf32, 19.5 fp32; 80 GB (taken as GiB) at "
+    "NVIDIA A100 data sheet: dense TFLOP/s 312 bf16, 19.5 fp32; 80 GB (taken as GiB) at "
     "2039 GB/s; "
     "NVLink 600 GB/s, both directions together; white paper: 108 multiprocessors";
 const char* const kH100Sheet =
-    "NVIDIA H100 SXM data sheet: dense TFLOP/s 989 bf16, 495 tf32, 1979 fp8, 67 fp32; 80 GB (taken "
+    "NVIDIA H100 SXM data sheet: dense TFLOP/s 989 bf16, 1979 fp8, 67 fp32; 80 GB (taken "
     "as GiB) at "
     "3350 GB/s; NVLink 900 GB/s, both directions together; white paper: 132 multiprocessors";
 const char* const kDgxH100Sheet = "DGX H100 data sheet: 8 devices, 8 links of 400 Gbit/s";
@@ -58,7 +58,7 @@ Cluster a100() {
                       kLatencies, "fitted to MosaicML's runs; the link inside a host to Selene's"},
           .devices_per_host = 8,
           .memory_bytes = 80 * kGiB,
-          .matrix_flops = {156 * kTera, 312 * kTera, 312 * kTera, 312 * kTera},
+          .matrix_flops = {19.5 * kTera, 312 * kTera, 312 * kTera, 312 * kTera},
           .vector_flops = 19.5 * kTera,
           .memory_rate = 2039 * kGB,
           .host_link_rate = 300 * kGB,
@@ -76,7 +76,7 @@ Cluster h100() {
                       "fitted to MosaicML's runs; links to NVIDIA's"},
           .devices_per_host = 8,
           .memory_bytes = 80 * kGiB,
-          .matrix_flops = {495 * kTera, 989 * kTera, 1979 * kTera, 1979 * kTera},
+          .matrix_flops = {67 * kTera, 989 * kTera, 1979 * kTera, 1979 * kTera},
           .vector_flops = 67 * kTera,
           .memory_rate = 3350 * kGB,
           .host_link_rate = 450 * kGB,
@@ -106,10 +106,10 @@ Cluster b200() {
   c.sources = {
       "DGX B200 data sheet, 8 devices together: dense PFLOP/s 72 fp4, 36 fp8, 18 bf16; 1440 GB at "
       "64 TB/s; NVLink 14.4 TB/s, both directions; 8 links of 400 Gbit/s",
-      "80 TFLOP/s fp32 (HGX B200 data sheet); assumed: tf32 half of bf16, 148 multiprocessors",
-      kLatencies, "fitted to NVIDIA's runs on b200 and gb200"};
+      "80 TFLOP/s fp32 (HGX B200 data sheet); assumed: 148 multiprocessors", kLatencies,
+      "fitted to NVIDIA's runs on b200 and gb200"};
   c.memory_bytes = 180 * kGB;
-  c.matrix_flops = {1125 * kTera, 2250 * kTera, 4500 * kTera, 9000 * kTera};
+  c.matrix_flops = {80 * kTera, 2250 * kTera, 4500 * kTera, 9000 * kTera};
   c.vector_flops = 80 * kTera;
   c.memory_rate = 8000 * kGB;
   c.host_link_rate = 900 * kGB;
@@ -123,12 +123,12 @@ Cluster mi300x() {
   Cluster c = h100();
   c.name = "mi300x";
   c.sources = {
-      "AMD MI300X data sheet: dense TFLOP/s 1307 bf16, 654 tf32, 2615 fp8, 163 fp32; 192 GB "
+      "AMD MI300X data sheet: dense TFLOP/s 1307 bf16, 2615 fp8, 163 fp32; 192 GB "
       "at 5.3 TB/s; 304 compute units; 7 links of 64 GB/s in each direction",
       "8 devices and 8 links of 400 Gbit/s: the common servers", kLatencies,
       "not fitted: constants of h100-80gb"};
   c.memory_bytes = 192 * kGB;
-  c.matrix_flops = {654 * kTera, 1307 * kTera, 2615 * kTera, 2615 * kTera};
+  c.matrix_flops = {163 * kTera, 1307 * kTera, 2615 * kTera, 2615 * kTera};
   c.vector_flops = 163 * kTera;
   c.memory_rate = 5300 * kGB;
   c.host_link_rate = 448 * kGB;
@@ -145,12 +145,11 @@ Cluster gb200() {
       "NVIDIA GB200 NVL72 data sheet, 72 devices together: dense PFLOP/s 720 fp4, 360 fp8, 180 "
       "bf16; "
       "13.4 TB at 576 TB/s; NVLink 130 TB/s, both directions",
-      "a link of 400 Gbit/s a device; assumed: 80 TFLOP/s fp32, tf32 half of bf16, 148 "
-      "multiprocessors",
-      kLatencies, "fitted to NVIDIA's runs on b200 and gb200"};
+      "a link of 400 Gbit/s a device; assumed: 80 TFLOP/s fp32, 148 multiprocessors", kLatencies,
+      "fitted to NVIDIA's runs on b200 and gb200"};
   c.devices_per_host = 72;
   c.memory_bytes = 186 * kGB;
-  c.matrix_flops = {1250 * kTera, 2500 * kTera, 5000 * kTera, 10000 * kTera};
+  c.matrix_flops = {80 * kTera, 2500 * kTera, 5000 * kTera, 10000 * kTera};
   c.vector_flops = 80 * kTera;
   return c;
 }
@@ -161,9 +160,8 @@ Cluster gb300() {
   c.sources = {
       "NVIDIA GB300 NVL72 data sheet: GB200's dense bf16 and fp8, 1080 PFLOP/s fp4 of 72 devices,"
       " 279 GB a device",
-      "a link of 800 Gbit/s a device; assumed: 80 TFLOP/s fp32, tf32 half of bf16, 148 "
-      "multiprocessors",
-      kLatencies, "matrix_share fitted to NVIDIA's runs on it, the rest to b200 and gb200"};
+      "a link of 800 Gbit/s a device; assumed: 80 TFLOP/s fp32, 148 multiprocessors", kLatencies,
+      "matrix_share fitted to NVIDIA's runs on it, the rest to b200 and gb200"};
   c.memory_bytes = 279 * kGB;
   c.matrix_flops[3] = 15000 * kTera;
   c.fitted = kBlackwellUltra;

@@ -26,7 +26,7 @@ constexpr AttentionWork kAttention{
 /// cache and 10 outside.
 Machine round_machine() {
   Machine m{.flops = 1, .bytes_per_s = 500, .call_s = 0.5};
-  m.rank.products[kProduct] = {2, 0, 0, 0, 1};
+  m.rank.products[kProduct].far = {2, 0, 0, 0, 1};
   m.rank.attention[kAttention] = {0.25, 0.5, 0, 0, 0};
   m.rank.memory = {{.working_set = 1 << 10, .bytes_per_s = 100},
                    {.working_set = 1 << 20, .bytes_per_s = 10}};
@@ -59,11 +59,32 @@ TEST(WorkSpeed, Work_TakesTheTimeOfItsPartsByKind) {
               kinds(3 * 2 + 2 * 0.25, 2 * 0.5, 0, 0, 3 * 1 + 2 + 20 + 1 + 1));
 }
 
+// Reading takes 0.01 s a byte near, 0.05 in the middle and 0.1 far: the middle is 4/9 of the way.
+TEST(WorkSpeed, Product_TakesItsTimeAtTheDistancesOfItsMatrices) {
+  WorkSpeed speed = round_machine().rank;
+  speed.products[kProduct].near = {1, 0, 0, 0, 0.5};
+  speed.memory.insert(speed.memory.begin() + 1, {.working_set = 1 << 15, .bytes_per_s = 20});
+  const auto seconds_at = [&](const BytesByDistance& factors) {
+    OpWork work;
+    work.products[kProduct] = 4;
+    work.factors[kProduct] = factors;
+    return speed.seconds_of(work);
+  };
+  BytesByDistance near{}, middle{}, mixed{};
+  near[4] = 800;
+  middle[15] = 800;
+  mixed[0] = 200;
+  mixed[40] = 600;
+  expect_near(seconds_at(near), kinds(4, 0, 0, 0, 2));
+  expect_near(seconds_at(middle), kinds(4 + 4 * 4 / 9.0, 0, 0, 0, 2 + 2 * 4 / 9.0));
+  expect_near(seconds_at(mixed), kinds(4 + 4 * 0.75, 0, 0, 0, 2 + 2 * 0.75));
+}
+
 TEST(WorkSpeed, OtherSizes_HaveTheSpeedOfTheMostSimilar) {
   WorkSpeed speed = round_machine().rank;
   MatrixWork small = kProduct;
   small.rows = 1;
-  speed.products[small] = {1, 0, 0, 0, 0};
+  speed.products[small].far = {1, 0, 0, 0, 0};
   MatrixWork wide = kProduct;
   wide.columns = 30;
   OpWork work;
@@ -298,7 +319,7 @@ double product_s(const Axis& axis, const MatrixWork& shape, double most_flops) {
   OpWork work;
   work.products[shape] = 1;
   constexpr double kLongestS = 0.008;
-  return measure_work(axis, work, most_flops / kLongestS, 1 << 10).products.at(shape)[0];
+  return measure_work(axis, work, most_flops / kLongestS, 1 << 10).products.at(shape).far[0];
 }
 
 // Oracle: the time of the whole product. Without the factor of 64 a part would take 1/64 of it.
@@ -323,7 +344,8 @@ TEST(MeasureMachine, ProductsWithTheSamePart_ShareItsTime) {
   test::on_ranks(1, [&](const Axis& axis) {
     constexpr double kLongestS = 0.008;
     const auto products = measure_work(axis, work, most_flops / kLongestS, 1 << 10).products;
-    EXPECT_DOUBLE_EQ(products.at(large)[0], 2 * products.at(small)[0]);
+    EXPECT_DOUBLE_EQ(products.at(large).near[0], 2 * products.at(small).near[0]);
+    EXPECT_DOUBLE_EQ(products.at(large).far[0], 2 * products.at(small).far[0]);
   });
 }
 
@@ -415,7 +437,7 @@ TEST(MeasureMachine, EverySizeOfTheWork_IsMeasured) {
     if (axis.rank() != 0) return;
     EXPECT_EQ(m.rank.products.size(), 2U);
     EXPECT_EQ(m.rank.attention.size(), 3U);
-    for (const auto& [shape, seconds] : m.rank.products) EXPECT_GT(seconds[0], 0);
+    for (const auto& [shape, seconds] : m.rank.products) EXPECT_GT(seconds.near[0], 0);
     EXPECT_EQ(m.rank.memory.size(), 2U);  // of 256 KiB and 1 MiB
     for (const MemorySpeed& speed : m.rank.memory) EXPECT_GT(speed.bytes_per_s, 0);
     EXPECT_GT(m.rank.operation_s, 0);

@@ -77,11 +77,9 @@ double difference(const Shape& a, const Shape& b) {
   return sum;
 }
 
-/// Adds the time of `count` times `shape`, as measured, or at the speed of the most similar shape.
-/// Returns false if there is none.
-template <class Shape>
-bool add_time(const std::map<Shape, KindSeconds>& measured, const Shape& shape, double count,
-              KindSeconds& sum) {
+/// What was measured of `shape`, or else of the most similar shape; the end if there is none.
+template <class Map, class Shape = typename Map::key_type>
+typename Map::const_iterator most_similar(const Map& measured, const Shape& shape) {
   auto best = measured.find(shape);
   if (best == measured.end()) {
     double least = std::numeric_limits<double>::infinity();
@@ -93,9 +91,12 @@ bool add_time(const std::map<Shape, KindSeconds>& measured, const Shape& shape, 
       best = at;
     }
   }
-  if (best == measured.end()) return false;
-  add_seconds(sum, best->second, count * flops_of(shape) / flops_of(best->first));
-  return true;
+  return best;
+}
+
+/// The middle of a bucket of BytesByDistance, in logarithm.
+double distance_of_bucket(size_t i) {
+  return std::exp2(static_cast<double>(i) + 0.5);
 }
 
 /// The speed of the working set nearest to `bytes` in logarithm.
@@ -106,6 +107,21 @@ double speed_at(const std::vector<MemorySpeed>& speeds, double bytes) {
                                                  std::abs(std::log(b.working_set / bytes));
                                         });
   return nearest->bytes_per_s;
+}
+
+/// How far away `bytes` are on average: 0 as the smallest working set of `speeds`, 1 as the
+/// largest, in between by the time to read them.
+double farness(const BytesByDistance& bytes, const std::vector<MemorySpeed>& speeds) {
+  const double all = std::accumulate(bytes.begin(), bytes.end(), 0.0);
+  if (all == 0 || speeds.empty()) return 1;
+  const double near_s = 1 / speeds.front().bytes_per_s, far_s = 1 / speeds.back().bytes_per_s;
+  if (far_s <= near_s) return 1;
+  double sum = 0;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    const double read_s = 1 / speed_at(speeds, distance_of_bucket(i));
+    sum += bytes.at(i) * std::clamp((read_s - near_s) / (far_s - near_s), 0.0, 1.0);
+  }
+  return sum / all;
 }
 
 }  // namespace
@@ -175,18 +191,28 @@ double WorkSpeed::far_pass_s(double bytes) const {
 KindSeconds WorkSpeed::seconds_of(const OpWork& work) const {
   KindSeconds sum{};
   for (const auto& [shape, count] : work.products) {
-    if (!add_time(products, shape, count, sum) && flops > 0) {
+    const auto speed = most_similar(products, shape);
+    if (speed != products.end()) {
+      const auto factors = work.factors.find(shape);
+      const double far = factors == work.factors.end() ? 1 : farness(factors->second, memory);
+      const double times = count * shape.flops() / speed->first.flops();
+      add_seconds(sum, speed->second.near, times * (1 - far));
+      add_seconds(sum, speed->second.far, times * far);
+    } else if (flops > 0) {
       sum[kProducts] += count * shape.flops() / flops;
     }
   }
   for (const auto& [shape, count] : work.attention) {
-    if (!add_time(attention, shape, count, sum) && flops > 0) {
+    const auto speed = most_similar(attention, shape);
+    if (speed != attention.end()) {
+      add_seconds(sum, speed->second, count * flops_of(shape) / flops_of(speed->first));
+    } else if (flops > 0) {
       sum[kAttention] += count * seconds_at(flops, shape);
     }
   }
   for (size_t i = 0; i < work.moved.size() && !memory.empty(); ++i) {
     if (work.moved.at(i) == 0) continue;
-    sum[kOther] += work.moved.at(i) / speed_at(memory, std::exp2(static_cast<double>(i) + 0.5));
+    sum[kOther] += work.moved.at(i) / speed_at(memory, distance_of_bucket(i));
   }
   sum[kOther] += work.random_numbers * random_number_s + work.operations * operation_s;
   return sum;
@@ -207,27 +233,28 @@ class OtherMemory {
     const int64_t twice = 2 * (reported > 0 ? reported : kUsual) / num_ranks;
     memory_ = at::ones({std::min(twice, rank_bytes) / static_cast<int64_t>(sizeof(float)) + 1});
   }
-  /// Uses it, as a step uses other memory between two uses of a tensor.
-  void use() const {
+  /// Uses all of it, as a step uses other memory between two uses of a tensor.
+  void use() const { use(std::numeric_limits<int64_t>::max(), 0); }
+  /// Uses its `i`-th part of `bytes`; after the last again the first.
+  void use(int64_t bytes, int64_t i) const {
     const at::NoGradGuard no_grad;
-    memory_.add_(1);
+    const int64_t count = std::clamp<int64_t>(bytes / memory_.element_size(), 1, memory_.numel());
+    memory_.narrow(0, i % (memory_.numel() / count) * count, count).add_(1);
   }
 
  private:
   Tensor memory_;
 };
 
-/// The median time of kRuns runs after one that does not count. Before each run, other memory is
-/// used, so that the operands are not in the caches. `prepare` is not timed.
+/// The median time of kRuns runs. `prepare` is not timed.
 template <class Prepare, class Run>
-KindSeconds median_run(const OtherMemory& other, const Prepare& prepare, const Run& run) {
+KindSeconds median_run(const Prepare& prepare, const Run& run) {
   std::vector<KindSeconds> all;
-  for (int i = 0; i <= kRuns; ++i) {
+  for (int i = 0; i < kRuns; ++i) {
     const auto prepared = prepare();
-    other.use();
     const OpClock clock;
     run(prepared);
-    if (i > 0) all.push_back(clock.seconds());
+    all.push_back(clock.seconds());
   }
   std::sort(all.begin(), all.end(),
             [](const KindSeconds& a, const KindSeconds& b) { return total_of(a) < total_of(b); });
@@ -241,16 +268,22 @@ Tensor matrices_of(const std::array<int64_t, 3>& sizes, bool is_transposed, at::
                        : at::ones({batch, rows, columns}, type);
 }
 
-/// One product.
-KindSeconds measured(const MatrixWork& shape, const OtherMemory& other) {
+/// One product: after itself, and after other memory was used.
+ProductSpeed measured(const MatrixWork& shape, const OtherMemory& other) {
   const at::NoGradGuard no_grad;
   const Tensor a =
       matrices_of({shape.batch, shape.rows, shape.inner}, shape.is_first_transposed, shape.type);
   const Tensor b = matrices_of({shape.batch, shape.inner, shape.columns},
                                shape.is_second_transposed, shape.type);
-  return median_run(
-      other, [] { return 0; },
-      [&](int) { (void)(shape.batch > 1 ? at::bmm(a, b) : matrix_product(a[0], b[0])); });
+  const auto product = [&](int) {
+    (void)(shape.batch > 1 ? at::bmm(a, b) : matrix_product(a[0], b[0]));
+  };
+  const auto use_other = [&] {
+    other.use();
+    return 0;
+  };
+  product(0);  // takes memory and makes the matrices near
+  return {.near = median_run([] { return 0; }, product), .far = median_run(use_other, product)};
 }
 
 Tensor attention_of(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionWork& shape) {
@@ -266,6 +299,7 @@ Tensor attention_of(const Tensor& q, const Tensor& k, const Tensor& v, const Att
   return fast_attention(q, k, v, mask);
 }
 
+/// The forward pass after its inputs were made; the backward pass after other memory was used.
 KindSeconds measured(const AttentionWork& shape, const OtherMemory& other) {
   const at::AutoGradMode with_grad(true);
   const auto heads = [&](int64_t count, int64_t rows) {
@@ -276,17 +310,21 @@ KindSeconds measured(const AttentionWork& shape, const OtherMemory& other) {
   const Tensor q = heads(shape.heads, shape.queries);
   const Tensor k = heads(shape.kv_heads, shape.keys), v = heads(shape.kv_heads, shape.keys);
   const auto forward = [&] { return attention_of(q, k, v, shape); };
+  const auto backward = [&](const std::pair<Tensor, Tensor>& result) {
+    torch::autograd::grad({result.first}, {q, k, v}, {result.second});
+  };
+  const Tensor first = forward();  // takes memory and makes the inputs near
   if (!shape.is_backward) {
-    return median_run(
-        other, [] { return 0; }, [&](int) { forward(); });
+    return median_run([] { return 0; }, [&](int) { forward(); });
   }
+  backward({first, at::ones_like(first)});
   const auto before = [&] {
     const Tensor out = forward();
-    return std::pair(out, at::ones_like(out));
+    auto result = std::pair(out, at::ones_like(out));
+    other.use();
+    return result;
   };
-  return median_run(other, before, [&](const auto& result) {
-    torch::autograd::grad({result.first}, {q, k, v}, {result.second});
-  });
+  return median_run(before, backward);
 }
 
 /// Bytes per second of sums a += b over a working set of chunks that fit into the nearest cache.
@@ -335,30 +373,29 @@ double random_number_s() {
   return median(seconds) / static_cast<double>(numbers.size());
 }
 
-/// Overhead of an operation: forward and backward of operations on single numbers.
-double operation_s() {
+/// Overhead of an operation: the median of calls with single numbers. Before each, `bytes_between`
+/// are used, which replace a part of what a call needs in the nearest caches.
+double operation_s(const OtherMemory& other, int64_t bytes_between) {
   const at::AutoGradMode with_grad(true);
   const Tensor w = at::ones({1}).requires_grad_();
-  const auto chain = [&w] {
-    Tensor x = w;
-    for (int i = 0; i < 16; ++i) x = x.view({1, 1}).mul(w).view({1}) + w;
-    torch::autograd::backward({x}, {});
-    w.mutable_grad().reset();
-  };
-  chain();
-  double operations = 0;
-  {
-    WorkCounter counter;
-    chain();
-    operations = counter.take().operations;
-  }
+  constexpr int kCalls = 64;
   std::vector<double> seconds;
-  for (int i = 0; i < kRuns; ++i) {
+  for (int i = 0; i < kCalls; ++i) {
+    other.use(bytes_between, i);
     const double begin = monotonic_s();
-    chain();
+    const Tensor product = w.mul(w);
     seconds.push_back(monotonic_s() - begin);
   }
-  return median(seconds) / operations;
+  return median(seconds);
+}
+
+/// Bytes that passes and products use between two operations on average.
+int64_t bytes_between(const OpWork& work) {
+  double bytes = work.moved_bytes();
+  for (const auto& [shape, factors] : work.factors) {
+    bytes += std::accumulate(factors.begin(), factors.end(), 0.0);
+  }
+  return static_cast<int64_t>(bytes / std::max(work.operations, 1.0));
 }
 
 /// The shapes of `all` with the most flops in total, at most `count`, by shape.
@@ -372,6 +409,25 @@ std::vector<Shape> heaviest(const std::map<Shape, double>& all, size_t count) {
   std::vector<Shape> out;
   for (size_t i = 0; i < std::min(count, sorted.size()); ++i) out.push_back(sorted[i].second);
   return out;
+}
+
+void keep_least(KindSeconds& best, const KindSeconds& seconds) {
+  if (total_of(seconds) < total_of(best)) best = seconds;
+}
+
+void keep_least(ProductSpeed& best, const ProductSpeed& seconds) {
+  keep_least(best.near, seconds.near);
+  keep_least(best.far, seconds.far);
+}
+
+KindSeconds times(const KindSeconds& seconds, double factor) {
+  KindSeconds out{};
+  add_seconds(out, seconds, factor);
+  return out;
+}
+
+ProductSpeed times(const ProductSpeed& speed, double factor) {
+  return {.near = times(speed.near, factor), .far = times(speed.far, factor)};
 }
 
 /// Runs pieces of a measurement on the first ranks at the same time.
@@ -388,26 +444,28 @@ class Measurement {
     if (everyone_.rank() < num_measuring_) piece();
   }
 
-  template <class Shape>
+  [[nodiscard]] const OtherMemory& other() const { return other_; }
+
+  template <class Shape, class Speed>
   void run_shapes(const std::map<Shape, double>& work, double most_flops,
-                  std::map<Shape, KindSeconds>& out) {
+                  std::map<Shape, Speed>& out) {
     constexpr size_t kMostShapes = 32;
     constexpr int kRounds = 2;  // another program may disturb all runs of a shape in one of them
     const std::vector<Shape> shapes = heaviest(work, kMostShapes);
-    std::map<Shape, KindSeconds> parts;  // many shapes have the same part
+    std::map<Shape, Speed> parts;  // many shapes have the same part
     for (const Shape& shape : shapes) parts.try_emplace(part_of(shape, most_flops));
     for (int round = 0; round < kRounds; ++round) {
       for (auto& [part, least] : parts) {
         run([&, &shape = part, &best = least] {
-          const KindSeconds seconds = measured(shape, other_);
-          if (round == 0 || total_of(seconds) < total_of(best)) best = seconds;
+          const Speed seconds = measured(shape, other_);
+          round == 0 ? void(best = seconds) : keep_least(best, seconds);
         });
       }
     }
     if (everyone_.rank() >= num_measuring_) return;
     for (const Shape& shape : shapes) {
       const Shape part = part_of(shape, most_flops);
-      add_seconds(out[shape], parts.at(part), flops_of(shape) / flops_of(part));
+      out[shape] = times(parts.at(part), flops_of(shape) / flops_of(part));
     }
   }
 
@@ -430,7 +488,8 @@ WorkSpeed measure_work(const Axis& everyone, const OpWork& work, double flops, i
     measurement.run([&] { speed.memory.push_back(memory_speed_of(set)); });
   }
   measurement.run([&] { speed.random_number_s = random_number_s(); });
-  measurement.run([&] { speed.operation_s = operation_s(); });
+  measurement.run(
+      [&] { speed.operation_s = operation_s(measurement.other(), bytes_between(work)); });
   return speed;
 }
 

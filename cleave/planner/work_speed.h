@@ -33,9 +33,15 @@ struct MemorySpeed {
   double bytes_per_s = 0;  ///< read and written
 };
 
+/// The time of one product; copies that it needs are kOther.
+struct ProductSpeed {
+  KindSeconds near{};  ///< its matrices were just used
+  KindSeconds far{};   ///< they were used long before
+};
+
 /// How fast one rank of a host does its own work, with its threads, while the others do the same.
 struct WorkSpeed {
-  std::map<MatrixWork, KindSeconds> products{};      ///< of one; copies that it needs are kOther
+  std::map<MatrixWork, ProductSpeed> products{};
   std::map<AttentionWork, KindSeconds> attention{};  ///< of one
   double flops = 0;                   ///< of products and attention of which none were measured
   std::vector<MemorySpeed> memory{};  ///< by working set, ascending; empty: no passes
@@ -45,7 +51,9 @@ struct WorkSpeed {
   /// Seconds of `work`. A product or attention of other sizes than those measured has the speed of
   /// the one with the most similar sizes; if none of its kind was measured, it has the speed
   /// `flops`: the backward pass of attention computes 2.5 times what its forward pass does, and a
-  /// causal mask hides half of both. Passes over memory have the speed of the working set
+  /// causal mask hides half of both. A product takes a time between near and far: with the speeds
+  /// of memory at its matrices' reuse distances, as far as reading them there takes longer than
+  /// reading them near. Passes over memory have the speed of the working set
   /// nearest to their reuse distance, and count as kOther with random numbers and overhead.
   [[nodiscard]] KindSeconds seconds_of(const OpWork& work) const;
   /// Seconds of a pass over data that was last used before much else.
@@ -60,10 +68,10 @@ MatrixWork part_of(MatrixWork shape, double most_flops);
 AttentionWork part_of(AttentionWork shape, double most_flops);
 
 /// Measures the speeds that `work` needs on the first ranks of `everyone`, as many as the host has
-/// CPUs, at the same time: its 32 products and 32 attentions with the most flops, each eight times
-/// in two rounds (of larger ones a part, which takes 8 ms at the speed `flops`; shapes with the
-/// same part share its measurement), and passes over
-/// working sets of up to `rank_bytes`, a rank's memory. `flops`: of a rank, the same on all.
+/// CPUs, at the same time: its 32 products and 32 attentions with the most flops, each six times
+/// in two rounds, products near and far (of larger ones a part, which takes 8 ms at the speed
+/// `flops`; shapes with the same part share its measurement), and passes over working sets of up to
+/// `rank_bytes`, a rank's memory. `flops`: of a rank, the same on all.
 /// Collective. CPU only.
 WorkSpeed measure_work(const Axis& everyone, const OpWork& work, double flops, int64_t rank_bytes);
 

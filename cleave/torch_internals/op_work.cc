@@ -21,10 +21,19 @@ double MatrixWork::flops() const {
          static_cast<double>(columns);
 }
 
+namespace {
+
+void add_bytes(BytesByDistance& sum, const BytesByDistance& more, double factor) {
+  for (size_t i = 0; i < sum.size(); ++i) sum.at(i) += factor * more.at(i);
+}
+
+}  // namespace
+
 OpWork& OpWork::add(const OpWork& other, double factor) {
   for (const auto& [shape, count] : other.products) products[shape] += factor * count;
   for (const auto& [shape, count] : other.attention) attention[shape] += factor * count;
-  for (size_t i = 0; i < moved.size(); ++i) moved[i] += factor * other.moved[i];
+  for (const auto& [shape, bytes] : other.factors) add_bytes(factors[shape], bytes, factor);
+  add_bytes(moved, other.moved, factor);
   random_numbers += factor * other.random_numbers;
   operations += factor * other.operations;
   return *this;
@@ -53,13 +62,27 @@ struct WorkCounter::State {
             bool is_in_place = false) {
     int64_t farthest = 0;
     for (const Touched& t : read) {
-      const auto last = touched.find(t.storage);
-      const int64_t distance = clock - (last == touched.end() ? 0 : last->second);
-      add_moved(distance, t.bytes);
+      const int64_t distance = distance_of(t);
+      bytes_at(work.moved, distance) += static_cast<double>(t.bytes);
       farthest = std::max(farthest, distance);
     }
-    for (const Touched& t : written) add_moved(farthest, (is_in_place ? 1 : 2) * t.bytes);
+    for (const Touched& t : written) {
+      bytes_at(work.moved, farthest) += static_cast<double>((is_in_place ? 1 : 2) * t.bytes);
+    }
     touch(read, written);
+  }
+
+  /// New memory, perhaps where other memory was. Who fills it may not be counted, as a message.
+  void begin_life(const std::vector<Touched>& allocated) {
+    for (const Touched& t : allocated) touched[t.storage] = clock;
+  }
+
+  void product(const MatrixWork& shape, const std::array<Touched, 2>& matrices) {
+    work.products[shape] += 1;
+    BytesByDistance& factors = work.factors[shape];
+    for (const Touched& t : matrices) {
+      bytes_at(factors, distance_of(t)) += static_cast<double>(t.bytes);
+    }
   }
 
   void touch(const std::vector<Touched>& read, const std::vector<Touched>& written) {
@@ -72,9 +95,15 @@ struct WorkCounter::State {
   }
 
  private:
-  void add_moved(int64_t distance, int64_t bytes) {
+  /// Bytes used since `t` was.
+  [[nodiscard]] int64_t distance_of(const Touched& t) const {
+    const auto last = touched.find(t.storage);
+    return clock - (last == touched.end() ? 0 : last->second);
+  }
+
+  static double& bytes_at(BytesByDistance& bytes, int64_t distance) {
     const auto bucket = static_cast<size_t>(std::bit_width(static_cast<uint64_t>(distance) | 1U));
-    work.moved.at(std::min(bucket - 1, work.moved.size() - 1)) += static_cast<double>(bytes);
+    return bytes.at(std::min(bucket - 1, bytes.size() - 1));
   }
 };
 
@@ -117,6 +146,7 @@ struct Began : at::ObserverContext {
   bool is_counted = false;  // what it reads
   std::vector<Touched> read;
   std::optional<MatrixWork> product;
+  std::array<Touched, 2> matrices;  // of the product
 };
 
 bool is_transposed(const at::Tensor& matrix) {
@@ -137,6 +167,7 @@ void note_product(std::string_view name, const std::vector<at::Tensor>& in, Bega
                    .is_first_transposed = is_transposed(a),
                    .is_second_transposed = is_transposed(b),
                    .type = a.scalar_type()};
+  began.matrices = {touched_of(a), touched_of(b)};
 }
 
 /// Whether all are on the meta device; numbers may be elsewhere.
@@ -171,15 +202,17 @@ bool is_mutable(const at::RecordFunction& function) {
   return entry->second;
 }
 
+bool is_allocation(std::string_view name) {
+  return name.starts_with("aten::empty") || name.starts_with("aten::new_empty");
+}
+
 /// What an operation does with the memory of its results.
 enum class Writes : uint8_t { kNothing, kNew, kChanges, kOverwrites };
 
 Writes writes_of(const at::RecordFunction& function, const std::vector<Touched>& read,
                  const std::vector<Touched>& written) {
   const std::string_view name = function.name();
-  if (written.empty() || name.starts_with("aten::empty") || name.starts_with("aten::new_empty")) {
-    return Writes::kNothing;
-  }
+  if (written.empty() || is_allocation(name)) return Writes::kNothing;
   const bool is_alias = std::any_of(written.begin(), written.end(), [&](const Touched& w) {
     return std::any_of(read.begin(), read.end(),
                        [&](const Touched& r) { return r.storage == w.storage; });
@@ -212,11 +245,12 @@ void end_operation(const at::RecordFunction& function, at::ObserverContext* cont
   if (began->is_counted && !has_inner && are_on_meta(out)) {
     const std::vector<Touched> written = all_touched(out);
     if (began->product) {
-      counter->work.products[*began->product] += 1;
+      counter->product(*began->product, began->matrices);
       counter->touch(began->read, written);
       has_moved = true;
     } else {
       const Writes writes = writes_of(function, began->read, written);
+      if (is_allocation(function.name())) counter->begin_life(written);
       if (writes == Writes::kOverwrites) {
         counter->pass(only_read(began->read, written), written);
       } else if (writes != Writes::kNothing) {

@@ -34,14 +34,19 @@ struct AttentionWork {
                           const AttentionWork&) = default;  // NOLINT(modernize-use-nullptr)
 };
 
+/// Bytes by reuse distance: element i has those of what was last used before 2^i to 2^(i+1) other
+/// bytes.
+using BytesByDistance = std::array<double, 48>;
+
 /// What a thread computes, independent of a machine.
 struct OpWork {
   std::map<MatrixWork, double> products;      ///< how often each occurs
   std::map<AttentionWork, double> attention;  ///< the same
-  /// Bytes that passes over memory move (read, write, and read into the cache before a write), by
-  /// the reuse distance of what they read: element i has those of what was last used before 2^i to
-  /// 2^(i+1) other bytes. A pass writes at the largest of its distances.
-  std::array<double, 48> moved{};
+  /// Both matrices of all products of these sizes. Sizes that are missing were used long before.
+  std::map<MatrixWork, BytesByDistance> factors;
+  /// What passes over memory move (read, write, and read into the cache before a write). A pass
+  /// writes at the largest of its distances.
+  BytesByDistance moved{};
   double random_numbers = 0;  ///< of dropout
   double operations = 0;      ///< calls of libtorch and nodes of backward, each with its overhead
 

@@ -90,6 +90,38 @@ TEST(WorkCounter, ReuseDistance_IsTheBytesMovedInBetween) {
   EXPECT_EQ(counter.take().moved[13], (1 + 2) * 32);
 }
 
+// x [2, 4] is made just before the product; w [4, 4] was used before 6 MiB of a pass and x.
+TEST(WorkCounter, Products_HaveTheBytesOfTheirMatricesByReuseDistance) {
+  const Tensor x = on_meta({2, 4}), w = on_meta({4, 4}), far = on_meta({1 << 19});
+  const MatrixWork shape{.rows = 2, .inner = 4, .columns = 4};
+  WorkCounter counter;
+  (void)x.mm(w);
+  (void)(far + far);
+  const Tensor y = x.neg();
+  counter.take();
+  (void)y.mm(w);
+  BytesByDistance bytes{};
+  bytes[0] = 32;
+  bytes[22] = 64;
+  OpWork once = counter.take();
+  EXPECT_EQ(once.factors, (std::map<MatrixWork, BytesByDistance>{{shape, bytes}}));
+  (void)y.mm(w);  // both again
+  bytes[22] = 0;
+  bytes[0] = 96;
+  EXPECT_EQ(counter.take().factors.at(shape), bytes);
+  once.add(OpWork(once), 2);
+  EXPECT_EQ(once.factors.at(shape)[22], 3 * 64);
+}
+
+// A message fills it without an operation.
+TEST(WorkCounter, NewMemory_IsNear) {
+  const Tensor w = on_meta({4, 4});
+  WorkCounter counter;
+  (void)at::empty({2, 4}, w.options()).mm(w);
+  const OpWork work = counter.take();
+  EXPECT_EQ(work.factors.begin()->second[0], 32);
+}
+
 TEST(WorkCounter, KernelsOfCleave_AreCountedOnItsThreadOnly) {
   const AttentionWork attention{.batch = 2, .heads = 3, .kv_heads = 3, .queries = 4, .keys = 4};
   count_attention(attention);

@@ -288,6 +288,9 @@ TEST_F(Usage, FlagsOfPlanThatDoNotFit_AreRefused) {
   expect_refused({"plan", "--model", "@model", "--dp", "16", "--batch-size", "8"}, 3,
                  "--batch-size is 8, fewer than the 16 data-parallel ranks; give each at least one "
                  "sequence");
+  expect_refused({"plan", "--dp", "8", "--batch-size", "8", "--micro-batch-size", "2"}, 3,
+                 "--micro-batch-size is 2, more than the 1 sequences of a data-parallel rank "
+                 "(--batch-size 8, --dp 8)");
 }
 
 TEST_F(Usage, FlagsOfGenerateThatDoNotFit_AreRefused) {
