@@ -22,6 +22,12 @@ int64_t longest(const std::vector<Ids>& prompts) {
   return static_cast<int64_t>(length);
 }
 
+/// Where the model's weights are. With FSDP they can be read only inside the calls of layers.
+at::Device device_of(Model& model) {
+  const Parameter& first = *model.parameters().front();
+  return (first.is_flat() ? first.leaf() : first.use()).device();
+}
+
 }  // namespace
 
 Decoder::Decoder(Model& model, const Axis& tp, const std::vector<Ids>& prompts,
@@ -29,7 +35,7 @@ Decoder::Decoder(Model& model, const Axis& tp, const std::vector<Ids>& prompts,
     : model_(model),
       tp_(tp),
       replicas_(same_tokens_axis(model)),
-      device_(model.parameters().front()->use().device()),
+      device_(device_of(model)),
       prompts_(prompts),
       length_(longest(prompts)),
       cache_(length_ + max_new_tokens),
@@ -174,7 +180,8 @@ DTensor Decoder::logits_of(const Tensor& ids, Context context) {
 
 bool Decoder::can_record() const {
   return model_.can_record_decoding() && tp_.can_record() && rotary_switch_ == 0 &&
-         is_on(Kernel::kAttention) && recorder_of(device_.type()) != nullptr &&
+         model_.parameters().front()->is_readable() && is_on(Kernel::kAttention) &&
+         recorder_of(device_.type()) != nullptr &&
          device_kernels(device_, cache_.type()) != nullptr &&
          cache_.type() == model_.parameters().front()->use().scalar_type();
 }

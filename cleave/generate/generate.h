@@ -22,6 +22,9 @@ namespace cleave::inline generation {
 /// ends, whatever max_new_tokens is, when the model has no position left: after most_new_ids() =
 /// max_positions - (ids of its prompt) + 1 new ids, since the last one needs no position.
 ///
+/// It calls the layers of Model::sequence() one by one. So FSDP must shard each of them, not the
+/// model as a whole, and all data-parallel ranks make the same call.
+///
 /// Throws Error(kUsage) for inconsistent settings or an empty prompt, Error(kShape) for an id
 /// outside the vocabulary or a prompt longer than the model's positions.
 Generation generate(Model& model, const Axis& tp, const std::vector<Ids>& prompts,

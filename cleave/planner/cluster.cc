@@ -103,8 +103,8 @@ void read_field(const std::string& key, const Json& value, Cluster& c) {
   }
 }
 
-/// Speeds that are not given: outside of matrix units a sixteenth of bf16, fp32 as outside of matrix
-/// units, fp8 as bf16, and fp4 as fp8.
+/// Speeds that are not given: outside of matrix units a sixteenth of bf16, fp32 as outside of
+/// matrix units, fp8 as bf16, and fp4 as fp8.
 void complete(const Json& json, Cluster& c) {
   for (const SizeField& size : kSizes) {
     if (c.*size.member == 0) json.at(size.name).fail("expected a size");

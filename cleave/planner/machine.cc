@@ -79,14 +79,17 @@ Machine measure_machine(const Axis& everyone, at::ScalarType type, at::Device de
     machine.rank = measure_work(everyone, run.work, of_rank, run.rank_bytes);
   }
   if (everyone.size() == 1) return machine;
-  const Tensor large = at::ones({1 << 18}, device);
   const Tensor small = at::ones({1}, device);
-  const double large_s =
-      shortest_s(16, [&] { return everyone.all_reduce(large, "measured bytes"); });
   machine.call_s = shortest_s(64, [&] { return everyone.all_reduce(small, "measured call"); });
-  const double sent =
-      2.0 * static_cast<double>(large.nbytes()) * (everyone.size() - 1) / everyone.size();
-  machine.bytes_per_s = sent / std::max(large_s - machine.call_s, 1e-9);
+  const auto bytes_per_s = [&](int64_t bytes, int runs) {
+    const Tensor large = at::ones({bytes / static_cast<int64_t>(sizeof(float))}, device);
+    const double large_s =
+        shortest_s(runs, [&] { return everyone.all_reduce(large, "measured bytes"); });
+    const double sent = 2.0 * static_cast<double>(bytes) * (everyone.size() - 1) / everyone.size();
+    return sent / std::max(large_s - machine.call_s, 1e-9);
+  };
+  machine.bytes_per_s = bytes_per_s(int64_t{1} << 20, 16);
+  machine.bucket_bytes_per_s = bytes_per_s(int64_t{1} << 24, 3);
   return machine;
 }
 

@@ -11,8 +11,9 @@ namespace cleave::inline planner {
 /// The measured speed of a machine's ranks.
 struct Machine {
   double flops = 0;        ///< of matrix products per second, all cores
-  double bytes_per_s = 0;  ///< sent by a rank in large collectives
-  double call_s = 0;       ///< seconds of a tiny collective
+  double bytes_per_s = 0;  ///< sent by a rank in collectives of activations, which caches hold
+  double bucket_bytes_per_s = 0;  ///< sent by a rank in sums of gradients, which they do not hold
+  double call_s = 0;              ///< seconds of a tiny collective
   /// The CPUs of all hosts, which the ranks share; 0: each rank has a device of its own.
   int num_cpus = 0;
   /// The speed of a rank's own work. On devices other than the CPU, only products and attention

@@ -10,11 +10,9 @@
 namespace cleave::inline planner {
 namespace {
 
-double message_s(const DryTraffic& traffic, const Machine& machine) {
-  double seconds = static_cast<double>(traffic.num_calls) * machine.call_s;
-  if (machine.bytes_per_s > 0) {
-    seconds += static_cast<double>(traffic.bytes) / machine.bytes_per_s;
-  }
+double message_s(const DryTraffic& traffic, double call_s, double bytes_per_s) {
+  double seconds = static_cast<double>(traffic.num_calls) * call_s;
+  if (bytes_per_s > 0) seconds += static_cast<double>(traffic.bytes) / bytes_per_s;
   return seconds;
 }
 
@@ -46,9 +44,10 @@ RankTime rank_time(const RankForecast& f, size_t num_actions, const Machine& mac
   out.last.at(static_cast<size_t>(TimeKind::kOptimizer)) +=
       machine.rank.far_pass_s(f.optimizer_bytes);
   // Tensor parallelism and the pipeline communicate in the actions, gradient sync after them.
-  out.action_message_s = (message_s(f.tp, machine) + message_s(f.pp, machine)) /
-                         static_cast<double>(std::max<size_t>(1, num_actions));
-  out.last_message_s = message_s(f.dp, machine);
+  const double in_actions_s = message_s(f.tp, machine.call_s, machine.bytes_per_s) +
+                              message_s(f.pp, machine.call_s, machine.bytes_per_s);
+  out.action_message_s = in_actions_s / static_cast<double>(std::max<size_t>(1, num_actions));
+  out.last_message_s = message_s(f.dp, machine.call_s, machine.bucket_bytes_per_s);
   return out;
 }
 

@@ -25,7 +25,7 @@ constexpr AttentionWork kAttention{
 /// Products of kProduct take 2 seconds and 1 for copies; passes move 100 bytes per second in the
 /// cache and 10 outside.
 Machine round_machine() {
-  Machine m{.flops = 1, .bytes_per_s = 500, .call_s = 0.5};
+  Machine m{.flops = 1, .bytes_per_s = 500, .bucket_bytes_per_s = 250, .call_s = 0.5};
   m.rank.products[kProduct].far = {2, 0, 0, 0, 1};
   m.rank.attention[kAttention] = {0.25, 0.5, 0, 0, 0};
   m.rank.memory = {{.working_set = 1 << 10, .bytes_per_s = 100},
@@ -184,7 +184,7 @@ TEST(StepTime, Messages_CostTheirCallsAndBytes) {
   f.ranks[0].tp = {.num_calls = 10, .bytes = 1000};
   f.ranks[0].dp = {.num_calls = 2, .bytes = 500};
   const StepTime time = step_time(f, {.dp = 2, .tp = 2}, round_machine());
-  EXPECT_NEAR(time.of(TimeKind::kCollectives), 10 * 0.5 + 2 + 2 * 0.5 + 1, 1e-12);
+  EXPECT_NEAR(time.of(TimeKind::kCollectives), 10 * 0.5 + 2 + 2 * 0.5 + 2, 1e-12);
   EXPECT_NEAR(time.waiting, 0, 1e-12);
 }
 

@@ -373,29 +373,42 @@ double random_number_s() {
   return median(seconds) / static_cast<double>(numbers.size());
 }
 
-/// Overhead of an operation: the median of calls with single numbers. Before each, `bytes_between`
-/// are used, which replace a part of what a call needs in the nearest caches.
-double operation_s(const OtherMemory& other, int64_t bytes_between) {
+/// Overhead of an operation, as forward and backward of a small layer have it. Before the layer,
+/// as much memory is used as the step uses during as many operations: it replaces what they need in
+/// the nearest caches.
+double operation_s(const OtherMemory& other, double bytes_between) {
   const at::AutoGradMode with_grad(true);
-  const Tensor w = at::ones({1}).requires_grad_();
-  constexpr int kCalls = 64;
+  const Tensor w = at::ones({2, 2}).requires_grad_();
+  const auto layer = [&w] {
+    const Tensor x = at::linear(w, w);
+    const Tensor y = at::silu(x) * x.view({1, 2, 2}).transpose(1, 2);
+    torch::autograd::backward({(y + w).sum()}, {});
+    w.mutable_grad().reset();
+  };
+  double operations = 0;
+  {
+    WorkCounter counter;
+    layer();
+    operations = counter.take().operations;
+  }
   std::vector<double> seconds;
-  for (int i = 0; i < kCalls; ++i) {
-    other.use(bytes_between, i);
+  constexpr int kLayers = 16;
+  for (int i = 0; i < kLayers; ++i) {
+    other.use(static_cast<int64_t>(operations * bytes_between), i);
     const double begin = monotonic_s();
-    const Tensor product = w.mul(w);
+    layer();
     seconds.push_back(monotonic_s() - begin);
   }
-  return median(seconds);
+  return median(seconds) / operations;
 }
 
 /// Bytes that passes and products use between two operations on average.
-int64_t bytes_between(const OpWork& work) {
+double bytes_between(const OpWork& work) {
   double bytes = work.moved_bytes();
   for (const auto& [shape, factors] : work.factors) {
     bytes += std::accumulate(factors.begin(), factors.end(), 0.0);
   }
-  return static_cast<int64_t>(bytes / std::max(work.operations, 1.0));
+  return bytes / std::max(work.operations, 1.0);
 }
 
 /// The shapes of `all` with the most flops in total, at most `count`, by shape.
