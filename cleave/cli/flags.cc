@@ -213,6 +213,14 @@ void Flags::refuse_flag(const std::string& name) const {
                                 : str("see cleave ", command_name(*app_), " --help")));
 }
 
+void Flags::refuse_empty_positionals() const {
+  for (const CLI::Option* option : app_->get_options()) {
+    if (!option->get_positional()) continue;
+    CLEAVE_CHECK(!contains(option->results(), ""), Code::kUsage, option->get_type_name(),
+                 " is empty; see cleave ", command_name(*app_), " --help");
+  }
+}
+
 // Refuses words that CLI11 did not use, except one word if a flag takes it.
 void Flags::read_word() {
   std::vector<std::string> words;
@@ -346,6 +354,7 @@ void Flags::resolve() {
     const bool is_free_text = arity_of(flag.row) == Arity::kEach;  // a prompt may look like a flag
     if (flag.opposite == nullptr && !is_free_text) refuse_swallowed_flag(flag, *app_);
   }
+  refuse_empty_positionals();
   read_word();
   read_command_line();
   if (!config_path_.empty()) {

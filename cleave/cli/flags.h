@@ -82,6 +82,7 @@ class Flags {
   [[nodiscard]] const std::vector<Positional>& positionals() const { return positionals_; }
 
  private:
+  void refuse_empty_positionals() const;
   void read_word();
   void read_command_line();
   void read_config(const std::string& path);

@@ -95,6 +95,12 @@ struct Reader {
     return std::get<option::Limits>(row.values);
   }
 
+  void refuse_empty(const std::string& value) const {
+    const bool is_required = row.default_text == "required";
+    CLEAVE_CHECK(!value.empty(), Code::kUsage, from, " is empty; ",
+                 is_required ? "expected " + row.value : "leave it out instead");
+  }
+
   void operator()(bool* target) const { *target = values.back() == "true"; }
   template <class Number>
   void operator()(Number* target) const {
@@ -117,10 +123,15 @@ struct Reader {
       *target = read_choice(last(), *choices);
       return;
     }
-    CLEAVE_CHECK(!values.back().empty(), Code::kUsage, from, " is empty; leave it out instead");
+    refuse_empty(values.back());
     *target = values.back();
   }
-  void operator()(std::vector<std::string>* target) const { *target = values; }
+  void operator()(std::vector<std::string>* target) const {
+    const bool is_free_text = std::holds_alternative<option::Each>(row.values);
+    if (!is_free_text)
+      std::ranges::for_each(values, [&](const auto& value) { refuse_empty(value); });
+    *target = values;
+  }
   void operator()(std::vector<std::vector<int64_t>>* target) const {
     target->clear();
     for (const std::string& value : values) {

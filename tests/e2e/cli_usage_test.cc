@@ -177,6 +177,27 @@ TEST_F(Usage, PresetWithoutWeights_IsRefusedWithTheCommandThatTrainsIt) {
                  "cleave train --model NAME --out DIR, then give DIR");
 }
 
+TEST_F(Usage, EmptyValues_AreRefusedWithWhatToGiveOrToLeaveOut) {
+  expect_refused({"train", "--data", "@data.txt", "--out", ""}, 2, "--out is empty; expected DIR");
+  expect_refused({"train", "--out", "@new", "--data", ""}, 2, "--data is empty; expected FILES");
+  expect_refused({"train", "--out", "@new", "--data", "@data.txt", ""}, 2,
+                 "--data is empty; expected FILES");
+  expect_refused({"generate", "--prompt", "a", "--model", ""}, 2, "--model is empty; expected DIR");
+  expect_refused({"convert", "--from", "@model", "--to", ""}, 2, "--to is empty; expected PATH");
+  write("empty.json", R"({"data": "x", "out": ""})");
+  expect_refused({"train", "--config", "@empty.json"}, 2,
+                 "@empty.json: \"out\" is empty; expected DIR");
+  for (const char* flag : {"--model", "--tokenizer", "--eval-data", "--lora-targets"}) {
+    expect_refused({"train", "--data", "@data.txt", "--out", "@new", flag, ""}, 2,
+                   str(flag, " is empty; leave it out instead"));
+  }
+  expect_refused({"report", ""}, 2, "RUN is empty; see cleave report --help");
+  expect_refused({"diff", "@model", ""}, 2, "B is empty; see cleave diff --help");
+  EXPECT_EQ(received_options({"generate", "--model", in("model"), "--prompt", ""})["prompts"],
+            nlohmann::json({""}))
+      << "the empty text is one";
+}
+
 TEST_F(Usage, WrongValues_NameFlagValueAndWhatIsAllowed) {
   expect_refused({"train", "--steps", "abc"}, 2,
                  "--steps is 'abc'; expected an integer from 0 to 1000000000");
