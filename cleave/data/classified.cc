@@ -38,7 +38,7 @@ std::optional<int64_t> number_of(const std::string& label) {
 
 /// The label of a JSONL row: a name, or a whole number as text.
 std::string label_of(const Json& row) {
-  const Json value = row.at(row.has("label") ? "label" : "labels");
+  const Json value = label_in(row);
   if (value.is(Json::Type::kString)) return value.as_string();
   return std::to_string(value.as_int(0));
 }
@@ -146,6 +146,14 @@ class ClassifiedDataset final : public Dataset {
 };
 
 }  // namespace
+
+Json label_in(const Json& row) {
+  if (row.has("label")) return row.at("label");
+  for (size_t i = 0; i < row.size(); ++i) {
+    if (row.key(i) == "labels") return row.at(i);
+  }
+  return row.at("label");
+}
 
 void for_each_text(const std::string& path, const std::function<void(const std::string&)>& visit) {
   if (is_csv(path)) {

@@ -102,6 +102,16 @@ TEST_F(Classified, InvalidRows_AreRefusedWithFileAndLine) {
               HasSubstr("d.jsonl:1"));
   EXPECT_THAT(refusal_of(options({file("e.jsonl", R"({"input_ids": [1], "label": 2})")})),
               HasSubstr("\"label\" is 2"));
+  // The message names the field that the row has.
+  for (const std::string start : {"{\"text\": \"a\"", "{\"input_ids\": [1]"}) {
+    const auto row = [&](const std::string& rest) {
+      return refusal_of(options({file("row.jsonl", start + rest + "}")}));
+    };
+    EXPECT_THAT(row(", \"label\": null"), HasSubstr("row.jsonl:1: \"label\" is null"));
+    EXPECT_THAT(row(", \"labels\": null"), HasSubstr("row.jsonl:1: \"labels\" is null"));
+    EXPECT_THAT(row(", \"label\": null, \"labels\": 2"), HasSubstr("2"));
+    EXPECT_THAT(row(""), HasSubstr("row.jsonl:1: \"label\" is missing"));
+  }
   EXPECT_THAT(refusal_of(options({file("f.jsonl", R"({"input_ids": [1], "label": 1})"),
                                   file("g.jsonl", R"({"text": "a", "label": 1})")})),
               HasSubstr("of different kinds"));

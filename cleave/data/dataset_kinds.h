@@ -9,6 +9,7 @@
 #include "cleave/chat/chat_template.h"
 #include "cleave/data/dataset.h"
 #include "cleave/data/tokens.h"
+#include "cleave/text/json.h"
 
 namespace cleave::inline data {
 
@@ -42,6 +43,10 @@ std::shared_ptr<const Dataset> documents_dataset(std::vector<TokenizedFile> file
 /// key `text` of each line of a .jsonl file, else each non-empty line. Throws Error(kIo, kFormat)
 /// with file and line.
 void for_each_text(const std::string& path, const std::function<void(const std::string&)>& visit);
+
+/// `label` of a classifier's JSONL row, or its `labels` if `label` is missing or null. Throws
+/// Error(kFormat) if the row has neither.
+Json label_in(const Json& row);
 
 /// The class names in the labels of the files, sorted. If all labels are numbers: LABEL_0 to the
 /// largest. Throws as classified_dataset does, and Error(kFormat) for more than 1000 classes.

@@ -114,8 +114,8 @@ class RowsDataset final : public Dataset {
     return options.vocab_size > 0 ? options.vocab_size - 1 : kMax;
   }
   void append_class(const Json& row) {
-    const Json value = row.at(row.has("label") ? "label" : "labels");
-    classes_.push_back(static_cast<int32_t>(value.as_int(0, options_.num_classes - 1)));
+    const int64_t label = label_in(row).as_int(0, options_.num_classes - 1);
+    classes_.push_back(static_cast<int32_t>(label));
   }
 
   RowsOptions options_;
