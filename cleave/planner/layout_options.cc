@@ -102,6 +102,10 @@ std::optional<LoraOptions> lora_from(const LoraFlags& o) {
     for (const auto& name : std::views::split(names, ',')) {
       targets.emplace_back(name.begin(), name.end());
     }
+    CLEAVE_CHECK(!names.empty() && std::ranges::find(targets, "") == targets.end(), Code::kUsage,
+                 "--lora-targets '", names,
+                 "' has an empty name; give layers between commas, as in q_proj,v_proj, or leave "
+                 "it out for all-linear");
   }
   if (!targets.empty()) lora.targets = std::move(targets);
   return lora;

@@ -484,6 +484,13 @@ TEST_F(LoraRuns, WrongOptions_AreRefusedByName) {
   o = options("refused");
   o.model = "llama-tiny";
   EXPECT_NE(error_of(o).find("has no weights; give a model folder"), std::string::npos);
+  for (const std::string names : {"", ",", "q_proj,", "q_proj,,v_proj"}) {
+    o = options("refused");
+    o.lora_targets = {names};
+    EXPECT_EQ(error_of(o), "2 --lora-targets '" + names +
+                               "' has an empty name; give layers between commas, as in "
+                               "q_proj,v_proj, or leave it out for all-linear");
+  }
 }
 
 TEST_F(LoraRuns, OtherValuesOrBaseOnResume_AreRefused) {
