@@ -7,6 +7,7 @@
 #include "cleave/base/error.h"
 #include "cleave/comm/launch/failure.h"
 #include "cleave/mesh/job.h"
+#include "examples/checks.h"
 #include "pretrain.h"
 
 using namespace bert_pretraining;  // NOLINT(google-build-using-namespace)
@@ -40,8 +41,8 @@ Arguments parse(int argc, char** argv) {
   count("--grad_accum_usteps", a.train.grad_accum_usteps, "micro-batches per step", 1);
   count("--max_steps", a.train.max_steps, "", 1);
   count("--warmup_steps", a.train.warmup_steps, "", 0);
-  app.add_option("--lr", a.train.lr)->check(CLI::Range(0.0, 1.0));
-  app.add_option("--seed", a.train.seed);
+  app.add_option("--lr", a.train.lr)->check(examples::check_rate, "in [0 - 1]");
+  app.add_option("--seed", a.train.seed)->check(examples::check_seed);
   count("--max_seq_length", a.data.seq_len, "", 8);
   count("--max_pred_length", a.data.max_pred_length, "most masked tokens per sequence", 1);
   count("--max_documents", a.data.max_documents, "0: all", 0);

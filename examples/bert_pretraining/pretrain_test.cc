@@ -207,7 +207,8 @@ TEST(DistributedSampler, OverAnyNumberOfRanks_VisitsEachSequenceOncePerEpoch) {
 
 TEST(BertPretraining, NumbersOutsideTheirRange_ExitWith2AndName) {
   for (const char* flag : {"--batch_size=0", "--grad_accum_usteps=-1", "--max_steps=0",
-                           "--max_documents=-1", "--num_attention_heads=0", "--lr=-1"}) {
+                           "--max_documents=-1", "--num_attention_heads=0", "--lr=-1", "--lr=nan",
+                           "--lr=inf", "--seed=-1", "--seed=18446744073709551616"}) {
     const auto ran = cleave::test::run_program({CLEAVE_EXAMPLE, flag});
     EXPECT_EQ(ran.exit_code, 2) << flag << ran.err;
     const std::string name = std::string(flag).substr(0, std::string(flag).find('='));

@@ -9,6 +9,7 @@
 #include "cleave/comm/bootstrap/environment.h"
 #include "cleave/comm/launch/failure.h"
 #include "cleave/mesh/job.h"
+#include "examples/checks.h"
 #include "squad.h"
 #include "tutorial.h"
 
@@ -56,8 +57,9 @@ Arguments parse(int argc, char** argv) {
   count("--seq_len", t.seq_len, "tokens per sequence", 2);
   count("--save_interval", t.save_interval, "", 1);
   count("--train_step", t.train_step, "", 1);
-  app.add_option("--lr", t.lr)->check(CLI::Range(0.0, 1.0));
-  app.add_option("--seed", t.seed, "seed of the order of the contexts");
+  app.add_option("--lr", t.lr)->check(examples::check_rate, "in [0 - 1]");
+  app.add_option("--seed", t.seed, "seed of the order of the contexts")
+      ->check(examples::check_seed);
   app.add_flag("--learn_padding", t.learns_padding, "the loss counts padding, as in OSLO");
   app.add_option("--text", a.text, "text to continue with beam search (3 beams)");
   try {

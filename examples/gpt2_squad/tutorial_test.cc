@@ -147,8 +147,9 @@ TEST(RealGpt2Squad, LocalRankOfDeepspeed_IsAccepted) {
 }
 
 TEST(Gpt2Squad, NumbersOutsideTheirRange_ExitWith2AndName) {
-  for (const char* flag : {"--batch_size=0", "--seq_len=0", "--train_step=0", "--save_interval=0",
-                           "--num_ranks=-2", "--lr=-1"}) {
+  for (const char* flag :
+       {"--batch_size=0", "--seq_len=0", "--train_step=0", "--save_interval=0", "--num_ranks=-2",
+        "--lr=-1", "--lr=nan", "--lr=inf", "--seed=-1", "--seed=18446744073709551616"}) {
     const auto ran = cleave::test::run_program({CLEAVE_EXAMPLE, flag});
     EXPECT_EQ(ran.exit_code, 2) << flag << ran.err;
     const std::string name = std::string(flag).substr(0, std::string(flag).find('='));
