@@ -12,6 +12,7 @@
 #include "cleave/base/stop.h"
 #include "cleave/comm/bootstrap/environment.h"
 #include "cleave/file/atomic_write.h"
+#include "cleave/file/file.h"
 #include "cleave/mesh/job.h"
 #include "cleave/text/csv.h"
 #include "cleave/train/trainer.h"
@@ -72,10 +73,15 @@ TrainOptions train_options(const ExecuteOptions& o) {
   CLEAVE_CHECK(tp >= 1 && o.ntasks % tp == 0, Code::kShape, "tp=", tp,
                " does not divide ntasks=", o.ntasks, "; the other ranks hold copies of the model");
   const fs::path out = o.out;
-  CLEAVE_CHECK(!fs::exists(out / "metrics.jsonl"), Code::kUsage, o.out,
-               " already holds a run; name another folder with --out");
+  CLEAVE_CHECK(o.resume || !fs::exists(out / "metrics.jsonl"), Code::kUsage, o.out,
+               " already holds a run; resume it with --resume or name another folder with --out");
   fs::create_directories(out);
   const fs::path sizes = out / (process_name("sizes") + ".json");
+  // The checkpoint has its own sizes; others would be ignored.
+  CLEAVE_CHECK(!fs::exists(out / "latest") || !fs::exists(sizes) ||
+                   read_file(sizes.string()) == config_of(o),
+               Code::kUsage, "the run in ", o.out,
+               " has other sizes; give the same --layers, --dim and --heads to resume it");
   write_atomic(sizes, config_of(o));
   TrainOptions train;
   train.model = sizes.string();
@@ -96,6 +102,7 @@ TrainOptions train_options(const ExecuteOptions& o) {
   train.weight_decay = 0.01;
   train.dtype = o.dtype;
   train.seed = o.seed;
+  train.resume = o.resume;
   return train;
 }
 

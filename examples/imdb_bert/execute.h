@@ -24,7 +24,8 @@ struct ExecuteOptions {
   double lr = 1e-3;
   std::string dtype = "bf16";  // of the computation; master weights are fp32
   uint64_t seed = 0;
-  std::string out;  // run folder
+  std::string out;      // run folder
+  bool resume = false;  // continue the run in `out`; without one, start it
 };
 
 struct RankResult {

@@ -10,6 +10,7 @@
 #include "cleave/checkpoint/load.h"
 #include "cleave/data/dataset_kinds.h"
 #include "cleave/generate/evaluate.h"
+#include "cleave/report/metrics.h"
 #include "cleave/tokenizer/tokenizer.h"
 #include "tests/support/golden.h"
 #include "tests/support/program.h"
@@ -153,9 +154,79 @@ TEST(RealImdbBert, InvalidArguments_AreRefused) {
   EXPECT_EQ(code_of(good), Code::kUsage);
 }
 
+// Runs a command until `steps` lines are in the metrics of the run, then sends it SIGINT.
+cleave::test::RunResult interrupted(const std::vector<std::string>& command, const std::string& run,
+                                    int steps) {
+  const std::string script = cleave::str(
+      "\"$0\" \"$@\" & pid=$!; until [ \"$(cat ", run, "/metrics.jsonl 2>/dev/null | wc -l)\" -ge ",
+      steps, " ]; do kill -0 $pid || break; sleep 0.01; done; kill -INT $pid; wait $pid");
+  std::vector<std::string> words{"/bin/bash", "-c", script};
+  words.insert(words.end(), command.begin(), command.end());
+  return cleave::test::run_program(words, {.deadline_s = 100});
+}
+
+// Oracle: the losses of the interrupted run, and the number of steps. A run that started again
+// would have another learning rate from its second step on.
+TEST(ImdbBert, InterruptedRun_ResumesAsItsLastLineAdvises) {
+  const cleave::test::TempFolder folder;
+  const std::string csv = folder / "reviews.csv", run = folder / "run";
+  std::ofstream(csv) << "review,sentiment\ngood,positive\nbad,negative\n";
+  const auto command = [&](const std::string& epochs, const std::string& layers) {
+    return std::vector<std::string>{CLEAVE_EXAMPLE,
+                                    "--data",
+                                    csv,
+                                    "--test_data",
+                                    csv,
+                                    "--tokenizer",
+                                    "bytes",
+                                    "--epochs",
+                                    epochs,
+                                    "--layers",
+                                    layers,
+                                    "--dim",
+                                    "8",
+                                    "--seq_len",
+                                    "8",
+                                    "--ntasks",
+                                    "1",
+                                    "--out",
+                                    run};
+  };
+  const auto losses = [&] {
+    std::vector<double> all;
+    for (const auto& m : cleave::read_metrics(run + "/metrics.jsonl")) all.push_back(m.loss);
+    return all;
+  };
+  const auto stopped = interrupted(command("1000000", "1"), run, 3);
+  EXPECT_EQ(stopped.exit_code, 130) << stopped.err;
+  const std::string advice = "resume with: the same options with --out " + run + " --resume\n";
+  ASSERT_NE(stopped.out.find(advice), std::string::npos) << stopped.out;
+  const std::vector<double> first = losses();
+  ASSERT_GE(first.size(), 3U);
+
+  const size_t epochs = first.size() / 2 + 2;  // of two steps
+  auto again = command(std::to_string(epochs), "1");
+  EXPECT_NE(
+      cleave::test::run_program(again).err.find("already holds a run; resume it with --resume"),
+      std::string::npos);
+  again.emplace_back("--resume");
+  const auto resumed = cleave::test::run_program(again, {.deadline_s = 100});
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_NE(resumed.out.find("rank  tp rank"), std::string::npos) << resumed.out;
+  std::vector<double> all = losses();
+  EXPECT_EQ(all.size(), 2 * epochs);
+  all.resize(first.size());
+  EXPECT_EQ(all, first);
+
+  auto others = command(std::to_string(epochs), "2");
+  others.emplace_back("--resume");
+  EXPECT_NE(cleave::test::run_program(others).err.find("has other sizes"), std::string::npos);
+}
+
 TEST(ImdbBert, NumbersOutsideTheirRange_ExitWith2AndName) {
-  for (const char* flag : {"--lr=-1", "--epochs=-1", "--ntasks=0", "--heads=0",
-                           "--bsz=9223372036854775807", "--seq_len=1"}) {
+  for (const char* flag :
+       {"--lr=-1", "--epochs=-1", "--ntasks=0", "--heads=0", "--bsz=9223372036854775807",
+        "--seq_len=1", "--lr=nan", "--lr=inf", "--seed=-1", "--seed=18446744073709551616"}) {
     const auto ran = cleave::test::run_program({CLEAVE_EXAMPLE, "--out", "x", flag});
     EXPECT_EQ(ran.exit_code, 2) << flag << ran.err;
     const std::string name = std::string(flag).substr(0, std::string(flag).find('='));

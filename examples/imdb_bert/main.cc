@@ -8,6 +8,7 @@
 #include "cleave/comm/bootstrap/environment.h"
 #include "cleave/comm/launch/failure.h"
 #include "cleave/mesh/job.h"
+#include "examples/checks.h"
 #include "execute.h"
 
 using namespace imdb_bert;  // NOLINT(google-build-using-namespace)
@@ -39,12 +40,13 @@ ExecuteOptions parse(int argc, char** argv) {
   count("--test_samples", o.test_samples, "reviews of --test_data; 0: all", 0);
   app.add_option("--tokenizer", o.tokenizer_folder, "folder of a tokenizer; empty: bytes");
   count("--seq_len", o.seq_len, "tokens per review", 2);
-  app.add_option("--lr", o.lr, "learning rate")->check(CLI::Range(0.0, 1.0));
+  app.add_option("--lr", o.lr, "learning rate")->check(examples::check_rate, "in [0 - 1]");
   app.add_option("--dtype", o.dtype, "bf16 or fp16 (mixed precision), fp32 or fp64");
-  app.add_option("--seed", o.seed);
+  app.add_option("--seed", o.seed)->check(examples::check_seed);
   std::string execid;
   app.add_option("--execid", execid, "name of the run; its folder unless --out is given");
   app.add_option("--out", o.out, "new folder for the run");
+  app.add_flag("--resume", o.resume, "continue the run in --out from its newest checkpoint");
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {
