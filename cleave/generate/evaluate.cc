@@ -202,6 +202,8 @@ EvalSum evaluate(Model& model, const Axis& tp, const Dataset& data, int64_t batc
   });
   CLEAVE_CHECK(result.num_labels > 0, Code::kUsage, "the data has ", result.num_labels,
                " labels; evaluation needs at least one");
+  CLEAVE_CHECK(std::isfinite(result.loss()), Code::kNumerics,
+               "the loss is not finite; check the weights of the model");
   return result;
 }
 

@@ -19,12 +19,12 @@ void for_batches(Model& model, const Dataset& data, int64_t batch_size, const Ba
 /// Evaluates a model on `tp`: its loss on next tokens, on tokens masked by `rules`, or on classes.
 /// The same on all ranks. Runs `batch_size` samples at a time and calls `on_samples` with the
 /// number of finished ones. Throws Error(kShape) for a sample longer than the model's positions,
-/// Error(kUsage) if the data has no labels.
+/// Error(kUsage) if the data has no labels, Error(kNumerics) for a loss that is NaN or infinity.
 EvalSum evaluate(Model& model, const Axis& tp, const Dataset& data, int64_t batch_size,
                  const BatchRules& rules = {}, const std::function<void(int64_t)>& on_samples = {});
 
 /// The `top_k` largest probabilities of softmax(scores), with the index of the class or word,
-/// largest first. top_k = 0: all.
+/// largest first. top_k = 0: all. Throws Error(kNumerics) for a score that is NaN or +infinity.
 std::vector<std::pair<int64_t, double>> ranked(const Tensor& scores, int64_t top_k);
 
 /// Logits of sequences of ids, which may differ in length; they are padded and masked. Collective.

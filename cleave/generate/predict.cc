@@ -149,6 +149,8 @@ void check_masks(const Prediction& p) {
 std::vector<std::pair<int64_t, double>> ranked(const Tensor& scores, int64_t top_k) {
   const int64_t count = top_k > 0 ? std::min(top_k, scores.size(0)) : scores.size(0);
   const auto [values, places] = scores.to(at::kDouble).softmax(0).topk(count);
+  CLEAVE_CHECK(values.isfinite().all().item<bool>(), Code::kNumerics,
+               "the scores are not finite; check the weights of the model");
   std::vector<std::pair<int64_t, double>> out;
   for (int64_t i = 0; i < count; ++i) {
     out.emplace_back(places[i].item<int64_t>(), values[i].item<double>());

@@ -10,6 +10,7 @@
 #include "cleave/tokenizer/tokenizer.h"
 #include "tests/support/golden.h"
 #include "tests/support/ranks.h"
+#include "tests/support/thrown.h"
 
 namespace cleave::predict_test {
 namespace {
@@ -24,6 +25,13 @@ TEST(Ranked, Scores_BecomeProbabilitiesLargestFirst) {
   EXPECT_NEAR(all[2].second, 0.1, 1e-12);
   EXPECT_EQ(ranked(scores, 2).size(), 2U);
   EXPECT_EQ(ranked(scores, 9).size(), 3U);
+}
+
+TEST(Ranked, ScoreThatIsNaN_IsANumericsError) {
+  const Tensor scores = at::tensor({1.0, NAN, 2.0}, at::kDouble);
+  const Error error = test::thrown_by([&] { ranked(scores, 2); });
+  EXPECT_EQ(error.code(), Code::kNumerics);
+  EXPECT_STREQ(error.what(), "the scores are not finite; check the weights of the model");
 }
 
 // Oracle: transformers' logits of the trained classifier, recorded with six digits.
