@@ -62,7 +62,7 @@ class GoldenLayouts : public testing::TestWithParam<const char*> {
   }
   [[nodiscard]] bool has_experts() const {
     const std::string_view name = GetParam();
-    return name == "mixtral" || name == "qwen3-moe";
+    return name.starts_with("mixtral") || name.starts_with("qwen3-moe");
   }
 
   /// This rank's sequences of a step, one in each micro-batch.
@@ -272,9 +272,10 @@ std::string name_of(const testing::TestParamInfo<const char*>& golden) {
 const auto kWithoutExperts =
     testing::Values("llama-mha", "llama-6heads", "llama-gqa-tied", "llama-gqa-llama3rope", "gpt2",
                     "gpt2-4layers", "gpt2-6heads", "qwen2", "qwen3", "mistral", "smollm3", "olmo2",
-                    "phi3", "phi3-long", "gemma2", "gemma3", "gemma3-untied");
+                    "phi3", "phi3-long", "gemma2", "gemma3", "gemma3-untied", "qwen3-tied",
+                    "mistral-tied", "smollm3-tied", "olmo2-tied", "phi3-tied");
 INSTANTIATE_TEST_SUITE_P(Models, GoldenLayouts, kWithoutExperts, name_of);
-const auto kWithExperts = testing::Values("mixtral", "qwen3-moe");
+const auto kWithExperts = testing::Values("mixtral", "qwen3-moe", "mixtral-tied", "qwen3-moe-tied");
 INSTANTIATE_TEST_SUITE_P(Experts, GoldenLayouts, kWithExperts, name_of);
 INSTANTIATE_TEST_SUITE_P(Models, GoldenLayoutsInBf16, kWithoutExperts, name_of);
 // bf16 does not change the choice of experts: make_models.py checks its margin.

@@ -148,6 +148,10 @@ MODELS = {
 # The auxiliary loss that balances experts, with a factor that makes its gradients large.
 AUXILIARY_LOSS = {"output_router_logits": True, "router_aux_loss_coef": 0.5}
 MODELS |= {f"{name}-aux": MODELS[name] | AUXILIARY_LOSS for name in ("mixtral", "qwen3-moe")}
+# Tied models of the families whose models above are untied. Only the answers of steps are stored: these files are small.
+UNTIED = ("qwen3", "mistral", "smollm3", "olmo2", "phi3", "mixtral", "qwen3-moe")
+TIED = {f"{name}-tied": MODELS[name] | {"tie_word_embeddings": True} for name in UNTIED}
+MODELS |= TIED
 # By model_type: the layer of experts, and the names of an expert's projections in files.
 EXPERTS = {"mixtral": ("block_sparse_moe", "w1", "w3", "w2"), "qwen3_moe": ("mlp", "gate_proj", "up_proj", "down_proj")}
 # A router may not prefer an expert by less than this: rounding in fp32 must not change the choice.
@@ -459,7 +463,7 @@ def same_ids(a, b):
 
 def generates(name, config):
     """transformers' generate() fails with a mask if output_router_logits is true."""
-    return config["model_type"] != "bert" and not name.endswith("-aux")
+    return config["model_type"] != "bert" and not name.endswith("-aux") and name not in TIED
 
 
 def try_seed(name, config, seed):
@@ -501,6 +505,8 @@ def answers(name, spec):
     out |= passes(model, spec, name, batches[0])
     if name.endswith("-aux"):
         out |= halves(model, spec, name)
+    if name in TIED:
+        out = {key: value for key, value in out.items() if key == "grad" or key.startswith(("adamw.", "train."))}
     if generates(name, spec["config"]):
         eos = spec["config"]["eos_token_id"]
         out |= generated(model, spec, eos) | {"gen.eos_token_id": np.array([eos])}
