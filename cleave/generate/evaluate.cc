@@ -160,8 +160,8 @@ void evaluate_and_print_pairs(const EvalInput& input, const Runnable& reference,
   int64_t before = 0;
   const auto log_probs_of = [&](const Runnable& runnable) {
     const auto model = runnable.load(axes.tp, axes.ep);
-    const Tensor all = pair_log_probs(*model, axes.tp, pairs, input.options.batch_size,
-                                      [&](int64_t done) { progress.update(before + done); });
+    Tensor all = pair_log_probs(*model, axes.tp, pairs, input.options.batch_size,
+                                [&](int64_t done) { progress.update(before + done); });
     before += pairs.size();
     return all;
   };

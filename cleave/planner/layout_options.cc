@@ -1,7 +1,6 @@
 #include "cleave/planner/layout_options.h"
 
 #include <algorithm>
-#include <ranges>
 #include <utility>
 
 #include "cleave/comm/bootstrap/first_rank.h"
@@ -99,10 +98,11 @@ std::optional<LoraOptions> lora_from(const LoraFlags& o) {
   lora.has_int8_base = o.lora_base == "int8";
   std::vector<std::string> targets;
   for (const std::string& names : o.lora_targets) {
-    for (const auto& name : std::views::split(names, ',')) {
-      targets.emplace_back(name.begin(), name.end());
+    for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
+      end = names.find(',', begin);
+      targets.push_back(names.substr(begin, end - begin));
     }
-    CLEAVE_CHECK(!names.empty() && std::ranges::find(targets, "") == targets.end(), Code::kUsage,
+    CLEAVE_CHECK(std::find(targets.begin(), targets.end(), "") == targets.end(), Code::kUsage,
                  "--lora-targets '", names,
                  "' has an empty name; give layers between commas, as in q_proj,v_proj, or leave "
                  "it out for all-linear");

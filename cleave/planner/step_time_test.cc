@@ -221,7 +221,7 @@ TEST(StepTime, MoreRanksThanCpus_ShareThem) {
 const char* const kLlama = R"json({"model_type": "llama", "vocab_size": 40, "hidden_size": 64,
   "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
   "num_key_value_heads": 2, "max_position_embeddings": 64, "tie_word_embeddings": true})json";
-constexpr int64_t kTokens = 6 * 8, kHidden = 64, kFfn = 96, kKeys = 32, kVocab = 40;
+constexpr int64_t kTokens = 48, kHidden = 64, kFfn = 96, kKeys = 32, kVocab = 40;
 
 RankForecast llama(int64_t layers, const ParallelConfig& layout = {}) {
   auto json = nlohmann::json::parse(kLlama);
@@ -286,8 +286,8 @@ TEST(Forecast, Passes_MoveTheBytesOfALayersActivations) {
   const std::pair<Action::Kind, int> forward{Action::Kind::kForward, 0};
   const double more =
       llama(5).actions.at(forward).moved_bytes() - llama(4).actions.at(forward).moved_bytes();
-  EXPECT_DOUBLE_EQ(
-      more, 4.0 * kTokens * (2 * 3 * kHidden + 3 * (kHidden + kKeys) + 2 * 4 * kHidden + 4 * kFfn));
+  EXPECT_DOUBLE_EQ(more,
+                   4.0 * kTokens * (6 * kHidden + 3 * (kHidden + kKeys) + 8 * kHidden + 4 * kFfn));
 }
 
 // AdamW reads weight, gradient and two moments, and writes all but the gradient; in bf16 also the
