@@ -1,6 +1,6 @@
 """Draws random cases. A case is a dict of plain values, which JSON can represent:
 
-  kind      see KINDS
+  kind      see KINDS; never `large`, which draws cases of other kinds
   model     changes of models.DEFAULTS
   data      changes of data.DEFAULTS
   math      flags that affect the numbers; the reference has them too
@@ -14,8 +14,8 @@ import forecasts
 import models
 import wide
 from draws import (MAX_RANKS, draw_adapter, draw_config, draw_data, draw_layout, draw_machine, draw_model, draw_plan,
-                   draw_prompts, draw_saved_adapter, draw_texts_of_prompts, draw_training, draw_watched, maybe,
-                   needs_other_tokenizer, pruned, text_for)
+                   draw_prompts, draw_saved_adapter, draw_texts_of_prompts, draw_training, draw_watched, forbid_all_beams, maybe,
+                   needs_other_tokenizer, pass_short_lengths, pruned, text_for)
 
 SAVING = {"save-every", "async-save", "keep-last"}  # flags that a kind which saves and resumes gives itself
 
@@ -290,19 +290,6 @@ def launch(rng):
     return case
 
 
-def forbid_all_beams(rng, model, math):
-    """Prompts that have nearly every id of a small vocabulary, none of which may repeat: after at most three more ids every
-    continuation of every beam is forbidden."""
-    model["vocab"] = rng.randint(6, 30)
-    vocab = models.full(model)["vocab"]
-    left = rng.randint(0, 3)
-    math.update({"no-repeat-ngram-size": 1, "num-beams": rng.randint(2, 5), "max-new-tokens": left + rng.randint(1, 4)})
-    math.pop("num-return-sequences", None)
-    if maybe(rng, 0.5):
-        math["num-return-sequences"] = rng.randint(1, math["num-beams"])
-    return [rng.sample(range(vocab), vocab - left) for _ in range(rng.choice((1, 1, 2)))]
-
-
 def draw_ep(rng, model, tp):
     """--ep 2 or none. Some decoders get experts, which few models have."""
     if models.full(model)["family"] in models.DECODERS and maybe(rng, 0.2):
@@ -364,12 +351,6 @@ def generate(rng):
         layout["no-stream"] = True
     other |= draw_config(rng)
     return {"model": model, "data": {}, "math": math, "layout": layout, "other": other}
-
-
-def pass_short_lengths(rng, model, other):
-    """A prompt that begins with the short factors of longrope; a generation often passes their length."""
-    model["short_length"] = rng.randint(4, 16)
-    other["prompts"] = [other["prompts"][0][:rng.choice((model["short_length"], 60))]]
 
 
 def evaluate(rng):
@@ -577,12 +558,20 @@ def lesson(rng):
     return {"model": {}, "data": {}, "math": {}, "layout": {}, "other": {"name": rng.choice(("tp", "sp", "pp", "zero", "fsdp"))}}
 
 
+def large(rng):
+    """A case of another kind, large enough for several threads per rank."""
+    kind = rng.choice(wide.LARGE_KINDS)
+    case = {"kind": kind, **KINDS[kind][0](rng)}
+    wide.enlarge(rng, case)
+    return case
+
+
 # Maps a kind to (its draw function, its share of all cases).
 KINDS = {"train": (any_train, 34), "preset": (preset, 3), "big": (big, 2), "text": (masked_text, 8), "resume": (resume, 7),
          "tune": (tune, 20), "torch": (torch, 12), "experts": (experts, 8),
          "launch": (launch, 3), "generate": (generate, 16), "eval": (evaluate, 8), "predict": (predict, 4),
          "convert": (convert, 5), "int4": (int4, 5), "gguf": (gguf, 5), "verify": (verify, 4), "restart": (restart, 4),
-         "names": (names, 4), "plan": (plan, 5), "lesson": (lesson, 0.5), "extreme": (extreme.draw, 9)}
+         "names": (names, 4), "plan": (plan, 5), "lesson": (lesson, 0.5), "large": (large, 2), "extreme": (extreme.draw, 9)}
 
 
 def draw(seed, index, kind=None):
@@ -591,5 +580,6 @@ def draw(seed, index, kind=None):
     drawn = rng.choices(list(KINDS), [share for _, share in KINDS.values()])[0]
     kind = kind or drawn
     case = {"kind": kind, **KINDS[kind][0](rng)}
-    wide.widen(rng, case)
+    if kind != "large":
+        wide.widen(rng, case)
     return case

@@ -181,6 +181,25 @@ def draw_prompts(rng, model):
     return [[rng.randrange(vocab) for _ in range(rng.randint(shortest, longest))] for _ in range(rng.choice((1, 1, 2, 3, 5)))]
 
 
+def forbid_all_beams(rng, model, math):
+    """Prompts that have nearly every id of a small vocabulary, none of which may repeat: after at most three more ids every
+    continuation of every beam is forbidden."""
+    model["vocab"] = rng.randint(6, 30)
+    vocab = models.full(model)["vocab"]
+    left = rng.randint(0, 3)
+    math.update({"no-repeat-ngram-size": 1, "num-beams": rng.randint(2, 5), "max-new-tokens": left + rng.randint(1, 4)})
+    math.pop("num-return-sequences", None)
+    if maybe(rng, 0.5):
+        math["num-return-sequences"] = rng.randint(1, math["num-beams"])
+    return [rng.sample(range(vocab), vocab - left) for _ in range(rng.choice((1, 1, 2)))]
+
+
+def pass_short_lengths(rng, model, other):
+    """A prompt that begins with the short factors of longrope; a generation often passes their length."""
+    model["short_length"] = rng.randint(4, 16)
+    other["prompts"] = [other["prompts"][0][:rng.choice((model["short_length"], 60))]]
+
+
 def draw_texts_of_prompts(rng, model, other):
     """Prompts whose ids are bytes of text, which the parallel side gets as text."""
     model["tokenizer"] = "bytes"

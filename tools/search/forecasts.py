@@ -41,7 +41,7 @@ def shapes_of(model):
     """The shapes of the model's tensors by name; None for a family whose files have names of their own."""
     if model["family"] == "imdb_bert":
         return None
-    return dict(models.SHAPES.get(model["family"], models.decoder_shapes)(model))
+    return dict(models.shapes_of(model))
 
 
 # Tensors that every tp rank has whole: norms, biases of sums over ranks, and tables that are not of tokens.

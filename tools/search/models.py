@@ -336,7 +336,9 @@ def write_tokenizer(folder, m):
                    "sep_token": "[SEP]", "pad_token": "[PAD]", "mask_token": "[MASK]"}, file)
 
 
-SHAPES = {"gpt2": gpt2_shapes, "bert": bert_shapes}
+def shapes_of(m):
+    """(name, shape) of each tensor of a model with every key."""
+    return {"gpt2": gpt2_shapes, "bert": bert_shapes}.get(m["family"], decoder_shapes)(m)
 
 
 def write(folder, model):
@@ -351,7 +353,7 @@ def write(folder, model):
     if m["source"] == "config":
         return path
     dtype, tensors = m["nudge_dtype"] or m["file_dtype"], {}
-    for name, shape in SHAPES.get(m["family"], decoder_shapes)(m):
+    for name, shape in shapes_of(m):
         tensors[name] = (shape, dtype, tensor_file.encoded(values_of(m, name, shape), dtype))
     tensor_file.write(os.path.join(folder, "model.safetensors"), renamed(m, tensors), {"format": "pt"})
     write_tokenizer(folder, m)

@@ -180,7 +180,7 @@ def check_end(ended, codes=(0,)):
     errors = ended.errors()
     if len(errors) != 1 or not errors[0].startswith("cleave: "):
         raise Failure("refusal", f"not one clear line: {shown}")
-    if re.search(r"\bbug\b|c10|0x[0-9a-f]{6}|what\(\)|\bat ''|: ''|cleave: :", errors[0]):
+    if re.search(r"\bbug\b|c10|github\.com|InferenceMode|0x[0-9a-f]{6}|what\(\)|\bat ''|: ''|cleave: :", errors[0]):
         raise Failure("refusal", f"an unclear line: {shown}")
     raise Refused(errors[0].removeprefix("cleave: "))
 

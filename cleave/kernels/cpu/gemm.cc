@@ -6,6 +6,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
 
 #include "cleave/kernels/cpu/reorder.h"
 #include "cleave/kernels/cpu/tiles.h"
@@ -39,7 +40,10 @@ Tensor product_by_rows(const Tensor& a, const Tensor& b, const std::optional<Ten
   Tensor result = at::empty(shape, a.options());
   const Tensor from = a.reshape({-1, a.size(-1)});
   const Tensor to = result.view({-1, b.size(0)});
+  // The mode is a thread's own. A tensor of inference may not be written outside of it.
+  const bool is_inference = c10::InferenceMode::is_enabled();
   at::parallel_for(0, from.size(0), kGrainRows, [&](int64_t begin, int64_t end) {
+    const c10::InferenceMode inference(is_inference);
     const at::NoGradGuard no_grad;
     Tensor part = to.narrow(0, begin, end - begin);
     at::linear_out(part, from.narrow(0, begin, end - begin), b, bias);
