@@ -8,6 +8,7 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/kernels/cpu/fused.h"
 #include "cleave/nn/gradient_state.h"
 #include "cleave/runtime/step_recorder.h"
 #include "cleave/torch_internals/graph.h"
@@ -165,8 +166,13 @@ void GradientSync::set_compute_copy(Bucket& bucket, size_t i, const Tensor& valu
     // The first gradient keeps its type: if it stays the only one, a wider copy would only cost
     // memory.
     const auto sum = bucket.sums[i] = std::make_shared<Tensor>();
-    take_gradients(read, [sum, type = bucket.precision.reduce](const Tensor& gradient) {
-      *sum = sum->defined() ? sum->to(type).add_(gradient) : gradient;
+    const bool is_fp32 = bucket.precision.reduce == at::kFloat;
+    take_gradients(read, [sum, is_fp32, type = bucket.precision.reduce](const Tensor& gradient) {
+      if (!sum->defined()) {
+        *sum = gradient;
+      } else {
+        *sum = is_fp32 ? add_in_fp32(*sum, gradient) : sum->to(type).add_(gradient);
+      }
     });
   }
   p.set_use(read);

@@ -371,6 +371,22 @@ Tensor softmax_gradient(const Tensor& logits, const SoftmaxGradient& arguments) 
   return out;
 }
 
+Tensor add_in_fp32(const Tensor& sum, const Tensor& x) {
+  const at::NoGradGuard no_grad;
+  const bool is_on_host = (sum.is_cpu() || sum.is_meta()) && x.device() == sum.device();
+  const bool has_kernel = is_bf16(x) && (is_bf16(sum) || sum.scalar_type() == at::kFloat) &&
+                          sum.strides() == x.strides() && x.is_non_overlapping_and_dense();
+  if (!is_on_host || !has_kernel) return sum.to(at::kFloat).add_(x);
+  Tensor y = is_bf16(sum) ? at::empty_like(sum, sum.options().dtype(at::kFloat)) : sum;
+  const SumJob job{.is_sum_bf16 = is_bf16(sum),
+                   .sum = data_of<const void>(sum),
+                   .x = data_of<const uint16_t>(x),
+                   .y = data_of<float>(y)};
+  in_parts(x, x.numel(), kGrain, [&](int64_t begin, int64_t end) { sum_range(job, begin, end); });
+  count_pass({&sum, &x}, {&y});
+  return y;
+}
+
 double fused_l2_norm(const Tensor& t) {
   constexpr int64_t kPart = int64_t{1} << 20;  // partial sums are added in order
   std::vector<double> sums(static_cast<size_t>((t.numel() + kPart - 1) / kPart));

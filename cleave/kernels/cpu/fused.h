@@ -50,6 +50,10 @@ struct SoftmaxGradient {
 };
 Tensor softmax_gradient(const Tensor& logits, const SoftmaxGradient& arguments);
 
+/// sum + x in fp32, in the memory of `sum` if that is fp32. libtorch would first copy a bf16 `x` to
+/// fp32. `sum` fp32 or bf16, `x` of the same shape. Not differentiable.
+Tensor add_in_fp32(const Tensor& sum, const Tensor& x);
+
 /// L2 norm of all elements, with squares and sums in fp64. `t` must be contiguous and pass
 /// takes_fused. Not differentiable.
 double fused_l2_norm(const Tensor& t);

@@ -230,6 +230,30 @@ TEST(PlainKernels, Names_TurnOffOnlyThoseKernels) {
   EXPECT_TRUE(is_on(Kernel::kNorm));
 }
 
+// Oracle: libtorch's sum of copies in fp32.
+TEST(AddInFp32, AnySizeAndOrder_HasTheBitsOfASumOfCopies) {
+  for (const at::ScalarType type : kTypes) {
+    for (const int64_t size : {0, 1, 7, 100, 70'001}) {
+      for (const bool is_transposed : {false, true}) {
+        const auto shaped = [&](uint64_t seed) {
+          const Tensor t = random({3, size}, seed);
+          return is_transposed ? t.t() : t;
+        };
+        const Tensor sum = shaped(1).to(type), x = shaped(2).to(at::kBFloat16);
+        const Tensor want = sum.to(at::kFloat) + x.to(at::kFloat);
+        const Tensor got = add_in_fp32(sum, x);
+        EXPECT_TRUE(at::equal(got, want)) << size;
+        EXPECT_EQ(got.strides(), sum.strides());
+        EXPECT_EQ(got.is_same(sum), type == at::kFloat) << "the sum stays in its memory";
+      }
+    }
+  }
+  const Tensor rows = random({5, 8}, 3).to(at::kFloat),
+               columns = random({8, 5}, 4).to(at::kBFloat16).t();
+  const Tensor want = rows + columns.to(at::kFloat);
+  EXPECT_TRUE(at::equal(add_in_fp32(rows, columns), want)) << "of another order in memory";
+}
+
 TEST(FusedNorm, AnySize_EqualsTheNormInDoublePrecision) {
   for (const at::ScalarType type : kTypes) {
     for (const int64_t size : {1, 7, 100, 70000, (1 << 20) + 33}) {

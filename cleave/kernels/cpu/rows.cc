@@ -410,6 +410,19 @@ void gelu_task(const GeluJob& job, int64_t begin, int64_t end) {
 void gelu_backward_task(const GeluJob& job, int64_t begin, int64_t end) {
   job.is_bf16 ? gelu_backward<uint16_t>(job, begin, end) : gelu_backward<float>(job, begin, end);
 }
+template <class T>
+void sum(const SumJob& job, int64_t begin, int64_t end) {
+  const T* from = static_cast<const T*>(job.sum);
+  const auto at = [&](int64_t i) { return begin + i; };
+  sweep(
+      end - begin,
+      [&](int64_t i) { store(hn::Add(load(from + at(i)), load(job.x + at(i))), job.y + at(i)); },
+      [&](int64_t i) { job.y[at(i)] = load_one(from + at(i)) + load_one(job.x + at(i)); });
+}
+void sum_task(const SumJob& job, int64_t begin, int64_t end) {
+  job.is_sum_bf16 ? sum<uint16_t>(job, begin, end) : sum<float>(job, begin, end);
+}
+
 void gate_task(const GateJob& job, int64_t begin, int64_t end) {
   job.is_bf16 ? gate<uint16_t>(job, begin, end) : gate<float>(job, begin, end);
 }
@@ -527,6 +540,7 @@ HWY_EXPORT(rotary_task);
 HWY_EXPORT(softmax_sums_task);
 HWY_EXPORT(softmax_gradient_task);
 HWY_EXPORT(sum_of_squares_task);
+HWY_EXPORT(sum_task);
 HWY_EXPORT(largest_of_row_task);
 HWY_EXPORT(int8_row_task);
 
@@ -563,6 +577,9 @@ void softmax_sums_rows(const LogitsJob& job, int64_t begin, int64_t end) {
 }
 void softmax_gradient_rows(const LogitsGradientJob& job, int64_t begin, int64_t end) {
   HWY_DYNAMIC_DISPATCH(softmax_gradient_task)(job, begin, end);
+}
+void sum_range(const SumJob& job, int64_t begin, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(sum_task)(job, begin, end);
 }
 float largest_of_row(const float* x, int64_t width) {
   return HWY_DYNAMIC_DISPATCH(largest_of_row_task)(x, width);

@@ -107,6 +107,16 @@ struct LogitsGradientJob {
 };
 void softmax_gradient_rows(const LogitsGradientJob& job, int64_t begin, int64_t end);
 
+/// y = sum + x in fp32, for elements [begin, end) of bf16 numbers x. `y` may be `sum`.
+struct SumJob {
+  bool is_sum_bf16 = false;
+  const void* sum = nullptr;
+  const uint16_t* x = nullptr;
+  float* y = nullptr;
+  [[no_unique_address]] NotStored not_stored{};
+};
+void sum_range(const SumJob& job, int64_t begin, int64_t end);
+
 /// Largest magnitude of a row; NaN if the row has a NaN.
 float largest_of_row(const float* x, int64_t width);
 
