@@ -71,6 +71,48 @@ void unpack(const float* from, int64_t rows, int64_t width, float scale, T* to,
   }
 }
 
+/// Calls work(head, first query) for the blocks of queries of some parts.
+template <class Work>
+void for_each_block(const AttentionJob& job, const AttentionParts& parts, const Work& work) {
+  int64_t block = 0;
+  for (int64_t h = 0; h < job.num_heads; ++h) {
+    if (job.kv_head[h] != parts.kv_head) continue;
+    for (int64_t begin = 0; begin < job.num_queries; begin += kRows, ++block) {
+      const int64_t part = block % job.num_parts;
+      if (part >= parts.begin && part < parts.end) work(h, begin);
+    }
+  }
+}
+
+/// Sums of the gradients of a KV head's keys and values: `size` numbers each.
+struct KvSums {
+  float *dk, *dv;
+  int64_t size;
+};
+
+/// Calls block(head, first query) for the blocks of queries of some parts of backward, with the
+/// sums of the gradients of keys and values, [S, K] each. Writes each part's sums, those of the
+/// keys times `scale`.
+template <class T, class Block>
+void for_each_backward_part(const AttentionJob& job, const AttentionParts& parts, float scale,
+                            KvSums sums, const Block& block) {
+  const auto write = [&](const float* from, float factor, const HeadsView& view, int64_t part) {
+    if (job.num_parts == 1) {
+      T* to = head_to_write<T>(view, parts.batch, parts.kv_head);
+      return unpack(from, job.num_keys, job.width, factor, to, view.row_stride);
+    }
+    float* to = head_to_write<float>(view, parts.batch, parts.kv_head * job.num_parts + part);
+    unpack(from, job.num_keys, job.width, factor, to, view.row_stride);
+  };
+  for (int64_t part = parts.begin; part < parts.end; ++part) {
+    std::fill(sums.dk, sums.dk + sums.size, 0.0F);
+    std::fill(sums.dv, sums.dv + sums.size, 0.0F);
+    for_each_block(job, {parts.batch, parts.kv_head, part, part + 1}, block);
+    write(sums.dk, scale, job.dk, part);
+    write(sums.dv, 1, job.dv, part);
+  }
+}
+
 /// Columns of the scores that a block of queries computes: multiples of 16.
 struct Columns {
   int64_t begin, end;

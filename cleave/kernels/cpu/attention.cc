@@ -1,6 +1,7 @@
 #include "cleave/kernels/cpu/attention.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -99,7 +100,7 @@ struct Saved {
 /// Products of numbers for which a further thread is worth while.
 constexpr int64_t kGrainProducts = int64_t{1} << 17;
 
-/// Calls task({batch, kv_head, part}) in parallel for all parts of all KV heads.
+/// Calls task(AttentionParts) in parallel for all parts of all KV heads.
 template <class Task>
 void for_each_part(const AttentionJob& job, int64_t num_batches, const Task& task) {
   const int64_t heads_of_kv = job.num_heads / std::max<int64_t>(1, job.num_kv_heads);
@@ -107,11 +108,15 @@ void for_each_part(const AttentionJob& job, int64_t num_batches, const Task& tas
   const int64_t grain = 1 + kGrainProducts * job.num_parts / std::max<int64_t>(1, products);
   const int64_t count = num_batches * job.num_kv_heads * job.num_parts;
   at::parallel_for(0, count, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t head = i / job.num_parts;
-      task(AttentionPart{.batch = head / job.num_kv_heads,
-                         .kv_head = head % job.num_kv_heads,
-                         .index = i % job.num_parts});
+    // Parts of one KV head are one task, which copies its keys once.
+    for (int64_t i = begin; i < end;) {
+      const int64_t head = i / job.num_parts, first = head * job.num_parts;
+      const int64_t last = std::min(end, first + job.num_parts);
+      task(AttentionParts{.batch = head / job.num_kv_heads,
+                          .kv_head = head % job.num_kv_heads,
+                          .begin = i - first,
+                          .end = last - first});
+      i = last;
     }
   });
 }
@@ -123,6 +128,35 @@ int64_t num_parts(const AttentionJob& job, int64_t num_batches) {
   if (heads == 0 || heads >= 4 * threads) return 1;
   const int64_t blocks = (job.num_queries + kQueryBlock - 1) / kQueryBlock;
   return std::clamp<int64_t>(threads / std::gcd(heads, threads), 1, std::max<int64_t>(1, blocks));
+}
+
+/// Parts of the queries of a KV head in backward. Each has its own sums for keys and values, which
+/// are added afterwards: few queries are not worth it, and results depend on the number of threads
+/// by rounding.
+int64_t num_backward_parts(const AttentionJob& job, int64_t num_batches) {
+  constexpr int64_t kLeastQueries = 256;
+  const int64_t queries = job.num_heads / std::max<int64_t>(1, job.num_kv_heads) * job.num_queries;
+  return std::clamp<int64_t>(queries / kLeastQueries, 1, num_parts(job, num_batches));
+}
+
+/// Runs backward; d has dq, dk and dv.
+void run_backward(const Saved& saved, const Tensor& dout, const variable_list& d) {
+  const at::IntArrayRef sizes = saved.k.sizes();
+  const int64_t parts = num_backward_parts(saved.job({}), sizes[0]);
+  std::array<Tensor, 2> sums{d[1], d[2]};  // dk and dv, or those of the parts
+  if (parts > 1) {
+    for (Tensor& t : sums) {
+      t = at::empty({sizes[0], sizes[1] * parts, sizes[2], sizes[3]},
+                    saved.k.options().dtype(at::kFloat));
+    }
+  }
+  AttentionJob job = saved.job({.dout = dout, .dq = d[0], .dk = sums[0], .dv = sums[1]});
+  job.num_parts = parts;
+  for_each_part(job, sizes[0], [&](const auto& some) { attention_backward(job, some); });
+  if (parts == 1) return;
+  for (size_t i = 0; i < sums.size(); ++i) {
+    d[i + 1].copy_(sums[i].view({sizes[0], sizes[1], parts, sizes[2], sizes[3]}).sum(2));
+  }
 }
 
 /// Checks first_key, on which the loops rely.
@@ -265,7 +299,7 @@ Tensor fast_attention(const Tensor& q, const Tensor& k, const Tensor& v,
   if (!q.is_meta()) {
     AttentionJob job = saved.job({});
     job.num_parts = num_parts(job, q.size(0));
-    for_each_part(job, q.size(0), [&](const auto& part) { attention_forward(job, part); });
+    for_each_part(job, q.size(0), [&](const auto& some) { attention_forward(job, some); });
   }
   count_attention(saved.work(false));
   Tensor out = saved.out;
@@ -274,11 +308,7 @@ Tensor fast_attention(const Tensor& q, const Tensor& k, const Tensor& v,
   connect("attention", {q, k, v}, {out}, [saved](variable_list&& grads) -> variable_list {
     const Tensor dout = with_heads_together(grads[0]);
     variable_list d{empty_heads(saved.q), empty_heads(saved.k), empty_heads(saved.v)};
-    const AttentionJob job = saved.job({.dout = dout, .dq = d[0], .dk = d[1], .dv = d[2]});
-    if (!dout.is_meta()) {
-      for_each_part(job, dout.size(0),
-                    [&](const auto& p) { attention_backward(job, p.batch, p.kv_head); });
-    }
+    if (!dout.is_meta()) run_backward(saved, dout, d);
     count_attention(saved.work(true));
     return d;
   });

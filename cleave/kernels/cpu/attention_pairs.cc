@@ -95,8 +95,8 @@ uint32_t* take_pairs(Scratch& scratch, int64_t count) {
   return reinterpret_cast<uint32_t*>(scratch.take(count));
 }
 
-void forward_pairs_task(const AttentionJob& job, const AttentionPart& part) {
-  const int64_t batch = part.batch, kv_head = part.kv_head;
+void forward_pairs_task(const AttentionJob& job, const AttentionParts& parts) {
+  const int64_t batch = parts.batch, kv_head = parts.kv_head;
   const Sizes z(job);
   const Mask mask(job, batch);
   const int64_t half = z.width / 2;
@@ -113,41 +113,37 @@ void forward_pairs_task(const AttentionJob& job, const AttentionPart& part) {
   transpose_pairs(head<Bf16>(job.k, batch, kv_head), job.k.row_stride, job.num_keys, z.width,
                   z.keys, k_t);
   pair_rows(head<Bf16>(job.v, batch, kv_head), job.v.row_stride, job.num_keys, z.width, z.keys, v);
-  for (int64_t h = 0; h < job.num_heads; ++h) {
-    if (job.kv_head[h] != kv_head) continue;
-    for (int64_t begin = part.index * kRows; begin < job.num_queries;
-         begin += job.num_parts * kRows) {
-      const int64_t rows = std::min(kRows, job.num_queries - begin);
-      const Columns columns = columns_of(mask, z, begin, rows);
-      const int64_t first = columns.begin;
-      copy_rows(head<Bf16>(job.q, batch, h) + begin * job.q.row_stride, job.q.row_stride, rows,
-                z.width, q);
-      multiply_timed({rows, columns.size(), half, q, half, 1, k_t + first, z.keys, scores + first,
-                      z.keys, false});
-      float* log_sums = job.log_sums + (batch * job.num_heads + h) * job.num_queries + begin;
-      float inverse[kRows];
-      for (int64_t r = 0; r < rows; ++r) {
-        float* row = scores + r * z.keys + first;
-        scale_row(row, columns.size(), job.scale);
-        if (job.soft_cap > 0) cap_scores(row, columns.size(), job.soft_cap, nullptr);
-        mask.apply(scores + r * z.keys, begin + r, columns);
-        const float top = largest(row, columns.size());
-        const float sum = exponentials(row, columns.size(), top);
-        log_sums[r] = top + std::log(sum);
-        inverse[r] = 1 / sum;
-        if (kept.drops()) {
-          multiply_row(kept.row(h, begin + r, first, columns.size()), columns.size(), row);
-        }
-        round_row(row, columns.size(), p + (r * z.keys + first) / 2);
+  for_each_block(job, parts, [&](int64_t h, int64_t begin) {
+    const int64_t rows = std::min(kRows, job.num_queries - begin);
+    const Columns columns = columns_of(mask, z, begin, rows);
+    const int64_t first = columns.begin;
+    copy_rows(head<Bf16>(job.q, batch, h) + begin * job.q.row_stride, job.q.row_stride, rows,
+              z.width, q);
+    multiply_timed({rows, columns.size(), half, q, half, 1, k_t + first, z.keys, scores + first,
+                    z.keys, false});
+    float* log_sums = job.log_sums + (batch * job.num_heads + h) * job.num_queries + begin;
+    float inverse[kRows];
+    for (int64_t r = 0; r < rows; ++r) {
+      float* row = scores + r * z.keys + first;
+      scale_row(row, columns.size(), job.scale);
+      if (job.soft_cap > 0) cap_scores(row, columns.size(), job.soft_cap, nullptr);
+      mask.apply(scores + r * z.keys, begin + r, columns);
+      const float top = largest(row, columns.size());
+      const float sum = exponentials(row, columns.size(), top);
+      log_sums[r] = top + std::log(sum);
+      inverse[r] = 1 / sum;
+      if (kept.drops()) {
+        multiply_row(kept.row(h, begin + r, first, columns.size()), columns.size(), row);
       }
-      multiply_timed({rows, z.width, columns.size() / 2, p + first / 2, z.keys / 2, 1,
-                      v + first / 2 * z.width, z.width, out, z.width, false});
-      Bf16* to = head_to_write<Bf16>(job.out, batch, h) + begin * job.out.row_stride;
-      for (int64_t r = 0; r < rows; ++r) {
-        unpack(out + r * z.width, 1, z.width, inverse[r], to + r * job.out.row_stride, 0);
-      }
+      round_row(row, columns.size(), p + (r * z.keys + first) / 2);
     }
-  }
+    multiply_timed({rows, z.width, columns.size() / 2, p + first / 2, z.keys / 2, 1,
+                    v + first / 2 * z.width, z.width, out, z.width, false});
+    Bf16* to = head_to_write<Bf16>(job.out, batch, h) + begin * job.out.row_stride;
+    for (int64_t r = 0; r < rows; ++r) {
+      unpack(out + r * z.width, 1, z.width, inverse[r], to + r * job.out.row_stride, 0);
+    }
+  });
 }
 
 /// Scratch memory of backward: for the KV head, then for a block of queries.
@@ -249,7 +245,8 @@ void backward_block(const AttentionJob& job, const Mask& mask, const Sizes& z, c
          job.dq.row_stride);
 }
 
-void backward_pairs_task(const AttentionJob& job, int64_t batch, int64_t kv_head) {
+void backward_pairs_task(const AttentionJob& job, const AttentionParts& parts) {
+  const int64_t batch = parts.batch, kv_head = parts.kv_head;
   const Sizes z(job);
   const Mask mask(job, batch);
   Scratch scratch(PairScratch::floats(z, job));
@@ -259,20 +256,11 @@ void backward_pairs_task(const AttentionJob& job, int64_t batch, int64_t kv_head
   transpose_pairs(k, job.k.row_stride, job.num_keys, z.width, z.keys, b.k_t);
   transpose_pairs(v, job.v.row_stride, job.num_keys, z.width, z.keys, b.v_t);
   pair_rows(k, job.k.row_stride, job.num_keys, z.width, z.keys, b.k);
-  std::fill(b.dk, b.dk + z.keys * z.width, 0.0F);
-  std::fill(b.dv, b.dv + z.keys * z.width, 0.0F);
-  for (int64_t h = 0; h < job.num_heads; ++h) {
-    if (job.kv_head[h] != kv_head) continue;
-    for (int64_t begin = 0; begin < job.num_queries; begin += kRows) {
-      const int64_t rows = std::min(kRows, job.num_queries - begin);
-      const Columns columns = columns_of(mask, z, begin, rows);
-      backward_block(job, mask, z, b, {batch, h, begin, rows, columns});
-    }
-  }
-  unpack(b.dk, job.num_keys, z.width, job.scale, head_to_write<Bf16>(job.dk, batch, kv_head),
-         job.dk.row_stride);
-  unpack(b.dv, job.num_keys, z.width, 1, head_to_write<Bf16>(job.dv, batch, kv_head),
-         job.dv.row_stride);
+  const KvSums sums{b.dk, b.dv, z.keys * z.width};
+  for_each_backward_part<Bf16>(job, parts, job.scale, sums, [&](int64_t h, int64_t begin) {
+    const int64_t rows = std::min(kRows, job.num_queries - begin);
+    backward_block(job, mask, z, b, {batch, h, begin, rows, columns_of(mask, z, begin, rows)});
+  });
 }
 
 }  // namespace
@@ -284,11 +272,11 @@ namespace cleave::inline kernels {
 HWY_EXPORT(forward_pairs_task);
 HWY_EXPORT(backward_pairs_task);
 
-void attention_forward_pairs(const AttentionJob& job, const AttentionPart& part) {
-  HWY_DYNAMIC_DISPATCH(forward_pairs_task)(job, part);
+void attention_forward_pairs(const AttentionJob& job, const AttentionParts& parts) {
+  HWY_DYNAMIC_DISPATCH(forward_pairs_task)(job, parts);
 }
-void attention_backward_pairs(const AttentionJob& job, int64_t batch, int64_t kv_head) {
-  HWY_DYNAMIC_DISPATCH(backward_pairs_task)(job, batch, kv_head);
+void attention_backward_pairs(const AttentionJob& job, const AttentionParts& parts) {
+  HWY_DYNAMIC_DISPATCH(backward_pairs_task)(job, parts);
 }
 }  // namespace cleave::inline kernels
 #endif

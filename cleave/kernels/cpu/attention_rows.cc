@@ -28,8 +28,8 @@ void multiply(const FloatProduct& p) {
 
 /// Several queries. Queries and results have type T, keys and values type K.
 template <class T, class K>
-void forward_heads(const AttentionJob& job, const AttentionPart& part) {
-  const int64_t batch = part.batch, kv_head = part.kv_head;
+void forward_heads(const AttentionJob& job, const AttentionParts& parts) {
+  const int64_t batch = parts.batch, kv_head = parts.kv_head;
   const Sizes z(job);
   const Mask mask(job, batch);
   const int64_t kept_floats = KeptProbabilities::floats(job, z.keys);
@@ -45,38 +45,34 @@ void forward_heads(const AttentionJob& job, const AttentionPart& part) {
                   k_t);
   pack(head<K>(job.v, batch, kv_head), job.v.row_stride, job.num_keys, z.width, 1, v);
   std::fill(v + job.num_keys * z.width, v + z.keys * z.width, 0.0F);
-  for (int64_t h = 0; h < job.num_heads; ++h) {
-    if (job.kv_head[h] != kv_head) continue;
-    for (int64_t begin = part.index * kRows; begin < job.num_queries;
-         begin += job.num_parts * kRows) {
-      const int64_t rows = std::min(kRows, job.num_queries - begin);
-      const Columns columns = columns_of(mask, z, begin, rows);
-      const int64_t count = columns.size();
-      float* seen = scores + columns.begin;
-      const float* keys = k_t + columns.begin;
-      const float* values = v + columns.begin * z.width;
-      pack(head<T>(job.q, batch, h) + begin * job.q.row_stride, job.q.row_stride, rows, z.width,
-           job.scale, q);
-      multiply({rows, count, z.width, {q, z.width, 1}, keys, z.keys, seen, z.keys, false});
-      float* log_sums = job.log_sums + (batch * job.num_heads + h) * job.num_queries + begin;
-      T* to = head_to_write<T>(job.out, batch, h) + begin * job.out.row_stride;
-      float inverse[kRows];
-      for (int64_t r = 0; r < rows; ++r) {
-        if (job.soft_cap > 0) cap_scores(seen + r * z.keys, count, job.soft_cap, nullptr);
-        mask.apply(scores + r * z.keys, begin + r, columns);
-        const float top = largest(seen + r * z.keys, count);
-        const float sum = exponentials(seen + r * z.keys, count, top);
-        log_sums[r] = top + std::log(sum);
-        inverse[r] = 1 / sum;
-        if (!kept.drops()) continue;
-        multiply_row(kept.row(h, begin + r, columns.begin, count), count, seen + r * z.keys);
-      }
-      multiply({rows, z.width, count, {seen, z.keys, 1}, values, z.width, out, z.width, false});
-      for (int64_t r = 0; r < rows; ++r) {
-        unpack(out + r * z.width, 1, z.width, inverse[r], to + r * job.out.row_stride, 0);
-      }
+  for_each_block(job, parts, [&](int64_t h, int64_t begin) {
+    const int64_t rows = std::min(kRows, job.num_queries - begin);
+    const Columns columns = columns_of(mask, z, begin, rows);
+    const int64_t count = columns.size();
+    float* seen = scores + columns.begin;
+    const float* keys = k_t + columns.begin;
+    const float* values = v + columns.begin * z.width;
+    pack(head<T>(job.q, batch, h) + begin * job.q.row_stride, job.q.row_stride, rows, z.width,
+         job.scale, q);
+    multiply({rows, count, z.width, {q, z.width, 1}, keys, z.keys, seen, z.keys, false});
+    float* log_sums = job.log_sums + (batch * job.num_heads + h) * job.num_queries + begin;
+    T* to = head_to_write<T>(job.out, batch, h) + begin * job.out.row_stride;
+    float inverse[kRows];
+    for (int64_t r = 0; r < rows; ++r) {
+      if (job.soft_cap > 0) cap_scores(seen + r * z.keys, count, job.soft_cap, nullptr);
+      mask.apply(scores + r * z.keys, begin + r, columns);
+      const float top = largest(seen + r * z.keys, count);
+      const float sum = exponentials(seen + r * z.keys, count, top);
+      log_sums[r] = top + std::log(sum);
+      inverse[r] = 1 / sum;
+      if (!kept.drops()) continue;
+      multiply_row(kept.row(h, begin + r, columns.begin, count), count, seen + r * z.keys);
     }
-  }
+    multiply({rows, z.width, count, {seen, z.keys, 1}, values, z.width, out, z.width, false});
+    for (int64_t r = 0; r < rows; ++r) {
+      unpack(out + r * z.width, 1, z.width, inverse[r], to + r * job.out.row_stride, 0);
+    }
+  });
 }
 
 /// Prefetches memory that is read a few dozen rows after `at`.
@@ -261,8 +257,8 @@ HWY_INLINE void for_each_part(const KvRows<T>& rows, const Work& work) {
 
 /// One query (decoding); reads keys and values once, without copying them.
 template <class T, class K>
-void decode_heads(const AttentionJob& job, const AttentionPart& part) {
-  const int64_t batch = part.batch, kv_head = part.kv_head;
+void decode_heads(const AttentionJob& job, const AttentionParts& parts) {
+  const int64_t batch = parts.batch, kv_head = parts.kv_head;
   const Sizes z(job);
   const Mask mask(job, batch);
   std::vector<int64_t> readers;  // query heads of the KV head
@@ -395,7 +391,8 @@ void backward_block(const AttentionJob& job, const Mask& mask, const Sizes& z,
 }
 
 template <class T>
-void backward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
+void backward_heads(const AttentionJob& job, const AttentionParts& parts) {
+  const int64_t batch = parts.batch, kv_head = parts.kv_head;
   const Sizes z(job);
   const Mask mask(job, batch);
   Scratch scratch(BackwardScratch::floats(z, job));
@@ -405,38 +402,29 @@ void backward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
   pack_transposed(head<T>(job.v, batch, kv_head), job.v.row_stride, job.num_keys, z.width, z.keys,
                   b.v_t);
   pack(k, job.k.row_stride, job.num_keys, z.width, 1, b.k);
-  std::fill(b.dk, b.dk + z.keys * z.width, 0.0F);
-  std::fill(b.dv, b.dv + z.keys * z.width, 0.0F);
-  for (int64_t h = 0; h < job.num_heads; ++h) {
-    if (job.kv_head[h] != kv_head) continue;
-    for (int64_t begin = 0; begin < job.num_queries; begin += kRows) {
-      backward_block<T>(job, mask, z, b, {batch, h, begin});
-    }
-  }
-  unpack(b.dk, job.num_keys, z.width, 1, head_to_write<T>(job.dk, batch, kv_head),
-         job.dk.row_stride);
-  unpack(b.dv, job.num_keys, z.width, 1, head_to_write<T>(job.dv, batch, kv_head),
-         job.dv.row_stride);
+  const KvSums sums{b.dk, b.dv, z.keys * z.width};
+  for_each_backward_part<T>(job, parts, 1, sums, [&](int64_t h, int64_t begin) {
+    backward_block<T>(job, mask, z, b, {batch, h, begin});
+  });
 }
 
 template <class T, class K>
-void forward_typed(const AttentionJob& job, const AttentionPart& part) {
-  job.num_queries == 1 && job.dropout.p == 0 ? decode_heads<T, K>(job, part)
-                                             : forward_heads<T, K>(job, part);
+void forward_typed(const AttentionJob& job, const AttentionParts& parts) {
+  job.num_queries == 1 && job.dropout.p == 0 ? decode_heads<T, K>(job, parts)
+                                             : forward_heads<T, K>(job, parts);
 }
 
-void forward_task(const AttentionJob& job, const AttentionPart& part) {
+void forward_task(const AttentionJob& job, const AttentionParts& parts) {
   if (job.has_int8_keys) {
-    return job.is_bf16 ? decode_heads<uint16_t, int8_t>(job, part)
-                       : decode_heads<float, int8_t>(job, part);
+    return job.is_bf16 ? decode_heads<uint16_t, int8_t>(job, parts)
+                       : decode_heads<float, int8_t>(job, parts);
   }
-  if (job.is_bf16) return forward_typed<uint16_t, uint16_t>(job, part);
-  job.has_bf16_keys ? forward_typed<float, uint16_t>(job, part)
-                    : forward_typed<float, float>(job, part);
+  if (job.is_bf16) return forward_typed<uint16_t, uint16_t>(job, parts);
+  job.has_bf16_keys ? forward_typed<float, uint16_t>(job, parts)
+                    : forward_typed<float, float>(job, parts);
 }
-void backward_task(const AttentionJob& job, int64_t batch, int64_t kv_head) {
-  job.is_bf16 ? backward_heads<uint16_t>(job, batch, kv_head)
-              : backward_heads<float>(job, batch, kv_head);
+void backward_task(const AttentionJob& job, const AttentionParts& parts) {
+  job.is_bf16 ? backward_heads<uint16_t>(job, parts) : backward_heads<float>(job, parts);
 }
 
 }  // namespace
@@ -448,15 +436,15 @@ namespace cleave::inline kernels {
 HWY_EXPORT(forward_task);
 HWY_EXPORT(backward_task);
 
-void attention_forward(const AttentionJob& job, const AttentionPart& part) {
+void attention_forward(const AttentionJob& job, const AttentionParts& parts) {
   if (job.is_bf16 && job.num_queries > 1 && has_bf16_products()) {
-    return attention_forward_pairs(job, part);
+    return attention_forward_pairs(job, parts);
   }
-  HWY_DYNAMIC_DISPATCH(forward_task)(job, part);
+  HWY_DYNAMIC_DISPATCH(forward_task)(job, parts);
 }
-void attention_backward(const AttentionJob& job, int64_t batch, int64_t kv_head) {
-  if (job.is_bf16 && has_bf16_products()) return attention_backward_pairs(job, batch, kv_head);
-  HWY_DYNAMIC_DISPATCH(backward_task)(job, batch, kv_head);
+void attention_backward(const AttentionJob& job, const AttentionParts& parts) {
+  if (job.is_bf16 && has_bf16_products()) return attention_backward_pairs(job, parts);
+  HWY_DYNAMIC_DISPATCH(backward_task)(job, parts);
 }
 }  // namespace cleave::inline kernels
 #endif

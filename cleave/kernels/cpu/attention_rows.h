@@ -33,31 +33,31 @@ struct AttentionJob {
   const int64_t* first_key = nullptr;  // [B, T]
   const int64_t* kv_head = nullptr;    // [H]
   HeadsView q, k, v, out;
-  float* log_sums = nullptr;   // [B, H, T]; written forward, read backward
-  HeadsView dout, dq, dk, dv;  // backward's
-  int64_t num_parts = 1;       // forward: of the queries of a KV head; 1 for one query
+  float* log_sums = nullptr;  // [B, H, T]; written forward, read backward
+  // Backward's. With parts, dk and dv are fp32 and have heads G num_parts, for each part its sums.
+  HeadsView dout, dq, dk, dv;
+  int64_t num_parts = 1;  // of the queries of a KV head; 1 for one query
   [[no_unique_address]] NotStored not_stored{};
 };
 
-/// A part of the work that one thread does: some queries of the heads that read one KV head of one
-/// sequence. Parts do not depend on each other.
-struct AttentionPart {
-  int64_t batch = 0, kv_head = 0, index = 0;
+/// Work that one thread does: parts [begin, end) of the queries of the heads that read one KV head
+/// of one sequence. Parts do not depend on each other.
+struct AttentionParts {
+  int64_t batch = 0, kv_head = 0, begin = 0, end = 1;
 };
 
-/// Queries that are computed together. Part p of n has the blocks p, p + n, ... of them.
+/// Queries that are computed together. Part p of n has the blocks p, p + n, ... of all query heads.
 inline constexpr int64_t kQueryBlock = 48;
 
-/// Computes one KV head of one sequence: the results of the query heads that read it, in forward of
-/// a part of the queries, and in backward also the KV head's gradients. Calls for different heads
-/// and parts write disjoint memory.
-void attention_forward(const AttentionJob& job, const AttentionPart& part);
-void attention_backward(const AttentionJob& job, int64_t batch, int64_t kv_head);
+/// Computes parts: in forward their results, in backward their gradients and what they add to the
+/// KV head's. Calls for different heads and parts write disjoint memory.
+void attention_forward(const AttentionJob& job, const AttentionParts& parts);
+void attention_backward(const AttentionJob& job, const AttentionParts& parts);
 
 /// attention_forward and attention_backward for bf16 and several queries; requires
 /// has_bf16_products(). Probabilities and the scores' gradients are rounded to bf16 before they are
 /// multiplied; sums are in fp32.
-void attention_forward_pairs(const AttentionJob& job, const AttentionPart& part);
-void attention_backward_pairs(const AttentionJob& job, int64_t batch, int64_t kv_head);
+void attention_forward_pairs(const AttentionJob& job, const AttentionParts& parts);
+void attention_backward_pairs(const AttentionJob& job, const AttentionParts& parts);
 
 }  // namespace cleave::inline kernels

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -343,6 +344,21 @@ TEST(FastAttention, SharedKvHeads_AddTheirGradients) {
     expect_equal({2, 4, 2, 1, 33, 32}, {.causal = true, .kv_head = {0, 0, 1, 1}}, type);
     expect_equal({1, 3, 2, 20, 20, 16}, {.causal = true, .kv_head = {0, 1, 1}}, type);
   }
+}
+
+// So few KV heads for the threads that backward divides the queries of each into parts.
+TEST(FastAttention, FewKvHeads_AddTheGradientsOfPartsOfTheQueries) {
+  const int threads = at::get_num_threads();
+  at::set_num_threads(5);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    expect_equal({1, 4, 1, 400, 400, 32}, {.causal = true, .kv_head = {0, 0, 0, 0}}, type);
+    expect_equal({1, 5, 2, 260, 300, 48}, {.causal = true, .kv_head = {0, 1, 1, 1, 1}}, type);
+    expect_equal({2, 4, 2, 300, 300, 16},
+                 {.causal = true, .window = 70, .kv_head = {0, 0, 1, 1}, .soft_cap = 2}, type);
+    expect_equal({1, 2, 2, 600, 600, 16}, {.causal = false, .dropout = {.p = 0.2, .num_heads = 2}},
+                 type);
+  }
+  at::set_num_threads(threads);
 }
 
 TEST(FastAttention, PaddedKeys_AreMaskedAndPaddedQueriesAttendToThemselves) {

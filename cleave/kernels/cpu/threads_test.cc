@@ -209,6 +209,31 @@ TEST(Threads, Products_HaveTheBitsOfOneThread) {
   }
 }
 
+// So few KV heads that each thread has some queries of one and its own sums for the keys and
+// values. These add up to the sums of one thread but for roundings: of sums in fp32, and of one to
+// the type.
+TEST(Threads, AttentionOfFewKvHeads_HasTheGradientsOfOneThread) {
+  for (const at::ScalarType type : kTypes) {
+    const Tensor q = random({1, 6, 500, 32}, type), k = random({1, 2, 500, 32}, type, 2);
+    const AttentionMask mask{.causal = true, .kv_head = {0, 0, 0, 1, 1, 1}};
+    const auto gradients = [&](int threads) {
+      const Threads some(threads);
+      return with_gradients([&](const auto& t) { return fast_attention(t[0], t[1], t[1], mask); },
+                            {q, k});
+    };
+    const Tensors want = gradients(1);
+    for (const int threads : {2, 3, 7}) {
+      const Tensors got = gradients(threads);
+      EXPECT_TRUE(at::equal(got[0], want[0])) << "the queries' gradient is a sum of one thread";
+      const double bound = type == at::kBFloat16 ? std::ldexp(1, -7) : std::ldexp(1, -19);
+      EXPECT_LE((got[1] - want[1]).abs().max().item<double>(),
+                bound * want[1].abs().max().item<double>())
+          << threads << " threads";
+      EXPECT_TRUE(at::equal(got[2], want[2]));
+    }
+  }
+}
+
 // Oracle: products in fp64. The library that multiplies promises no bits.
 TEST(Threads, Linear_HasTheValuesAndGradientsOfItsDefinition) {
   const auto linear = [](const Tensors& t) {
