@@ -266,7 +266,6 @@ class Output {
     folder_->write_file(kManifestName, make_manifest(folder_->path(), blocks_));
     folder_->commit();
     is_committed_ = true;
-    report_.left_state = has_safetensors(from_.path, kOptimizerStem);
     return report_;
   }
 
@@ -357,12 +356,7 @@ ConvertReport write_int4(ConvertOptions options, const ModelFolder& from) {
   return output.finish();
 }
 
-}  // namespace
-
-ConvertReport convert(const ConvertOptions& options) {
-  check(options);
-  ModelFolder from = ModelFolder::open(options.from, options.adapter);
-  from.averaged = options.ema;
+ConvertReport write(const ConvertOptions& options, const ModelFolder& from) {
   if (options.format == ModelFormat::kGguf) return write_gguf(options, from);
   if (is_sharded(options.format)) {
     const auto model = make_model(from.config);
@@ -383,6 +377,19 @@ ConvertReport convert(const ConvertOptions& options) {
     if (files.size() > 1) output.write_bin_index(files);
   }
   return output.finish();
+}
+
+}  // namespace
+
+ConvertReport convert(const ConvertOptions& options) {
+  check(options);
+  ModelFolder from = ModelFolder::open(options.from, options.adapter);
+  from.averaged = options.ema;
+  ConvertReport report = write(options, from);
+  // An adapter's training, not its base model's, is what a user may resume.
+  report.left_state =
+      has_safetensors(from.adapter.empty() ? from.path : from.adapter, kOptimizerStem);
+  return report;
 }
 
 }  // namespace cleave::inline checkpoint

@@ -11,12 +11,10 @@
 #include "cleave/base/stop.h"
 #include "cleave/checkpoint/gguf_tensors.h"
 #include "cleave/checkpoint/model_tensors.h"
-#include "cleave/checkpoint/names.h"
 #include "cleave/file/atomic_write.h"
 #include "cleave/file/file_lock.h"
 #include "cleave/format/gguf_writer.h"
 #include "cleave/format/manifest.h"
-#include "cleave/format/safetensors.h"
 #include "cleave/format/tensor_source.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/model/gguf/model_config.h"
@@ -156,7 +154,6 @@ class GgufOutput {
     return {.num_tensors = static_cast<int64_t>(tensors_.size()),
             .num_files = 1,
             .bytes = plan.total_bytes(),
-            .left_state = has_safetensors(from_.path, kOptimizerStem),
             .num_wider = num_wider_};
   }
 

@@ -111,7 +111,8 @@ int run(ConvertOptions& options, Words& words, const Flags& flags) {
   }
   std::cout << '\n';
   if (report.left_state) {
-    std::cout << "the optimizer's state stays in " << options.from
+    std::cout << "the optimizer's state stays in "
+              << (options.adapter.empty() ? options.from : options.adapter)
               << "; resume training from there, on any layout\n";
   }
   return 0;

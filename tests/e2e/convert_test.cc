@@ -42,11 +42,12 @@ bool contains(const std::string& text, const std::string& part) {
 }
 
 /// Trains a small Llama for two steps on two ranks.
-void train(const std::string& out) {
-  const RunResult ran =
-      run_with_deadline({"train", "--data", test::source_file("LICENSE"), "--out", out, "--seq-len",
-                         "32", "--batch-size", "4", "--steps", "2", "--tp", "2", "--gemm", "mkl",
-                         "--threads-per-rank", "1"});
+void train(const std::string& out, const Words& more = {}) {
+  Words words{"train", "--data", test::source_file("LICENSE"), "--out", out, "--seq-len", "32"};
+  words.insert(words.end(), {"--batch-size", "4", "--steps", "2", "--tp", "2", "--gemm", "mkl",
+                             "--threads-per-rank", "1"});
+  words.insert(words.end(), more.begin(), more.end());
+  const RunResult ran = run_with_deadline(words);
   ASSERT_EQ(ran.exit_code, 0) << ran.err;
 }
 
@@ -105,6 +106,16 @@ TEST(ConvertProgram, RunThroughEveryFormat_IsEqualAndGeneratesTheSame) {
   EXPECT_EQ(other.exit_code, 1);
   EXPECT_TRUE(contains(other.out, "model.norm.weight: dtype F32 and BF16")) << other.out;
   EXPECT_TRUE(contains(other.out, " elements differ by up to ")) << other.out;
+}
+
+TEST(ConvertProgram, MergedAdapter_NamesTheRunOfTheAdapterForResuming) {
+  const TempFolder folder;
+  const std::string base = folder / "base", adapter = folder / "adapter";
+  train(base);
+  train(adapter, {"--model", base, "--lora", "2"});
+  const RunResult ran = convert(base, folder / "merged", {"--adapter", adapter});
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_TRUE(contains(ran.out, "the optimizer's state stays in " + adapter + ";")) << ran.out;
 }
 
 // A GGUF file of a run is its model: equal weights, the same text, and a start for training.
