@@ -100,8 +100,10 @@ void require_file(std::string_view flag, const std::string& path) {
   CLEAVE_CHECK(path.find("://") == std::string::npos, Code::kIo, flag, ' ', path,
                ": is a URL; download it, and give the file");
   refuse_tilde(flag, path);
-  const bool is_list = !fs::exists(path, problem) && path.find(',') != std::string::npos &&
-                       fs::exists(path.substr(0, path.find(',')), problem);
+  const std::string first = path.substr(0, path.find(','));  // perhaps FILE:WEIGHT
+  const bool is_list =
+      !fs::exists(path, problem) && first != path &&
+      (fs::exists(first, problem) || fs::exists(first.substr(0, first.rfind(':')), problem));
   CLEAVE_CHECK(!is_list, Code::kIo, flag, ' ', path, ": no such file; separate files by spaces");
   CLEAVE_CHECK(!fs::is_directory(path, problem), Code::kIo, flag, ' ', path,
                ": is a folder; expected a file");

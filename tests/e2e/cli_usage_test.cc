@@ -383,6 +383,8 @@ TEST_F(Usage, MissingFiles_AreIoErrors) {
                  "--data https://localhost/a.txt: is a URL; download it, and give the file");
   expect_refused({"train", "--data", "@data.txt,b.txt", "--out", "@new"}, 5,
                  "--data @data.txt,b.txt: no such file; separate files by spaces");
+  expect_refused({"train", "--data", "@data.txt:1,b.txt:2", "--out", "@new"}, 5,
+                 "--data @data.txt:1,b.txt: no such file; separate files by spaces");
 }
 
 // As in --out=~/run, where the shell leaves the ~ as it is: a folder of that name would be made.
