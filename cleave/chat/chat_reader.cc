@@ -180,8 +180,8 @@ bool holds_chats(const std::vector<std::string>& files) {
     if (begins_with_chat(file) == is_first) continue;
     throw Error(Code::kUsage,
                 str(is_first ? files.front() : file, " holds conversations, ",
-                    is_first ? file : files.front(), " does not; train on the texts first, then ",
-                    "on the conversations with the first run as --model"));
+                    is_first ? file : files.front(), " does not; to train on both, give each a ",
+                    "weight (FILE:WEIGHT); otherwise use one command for each"));
   }
   return is_first;
 }

@@ -259,8 +259,8 @@ TEST_F(Setup, ChatsWithOtherFiles_AreRefusedByNameInAnyOrder) {
     const Error error = thrown_by([&] { make_setup(o, 0); });
     EXPECT_EQ(error.code(), Code::kUsage);
     EXPECT_EQ(error.what(), chats + " holds conversations, " + text +
-                                " does not; train on the texts first, then on the conversations "
-                                "with the first run as --model");
+                                " does not; to train on both, give each a weight (FILE:WEIGHT); "
+                                "otherwise use one command for each");
   }
 }
 
