@@ -514,8 +514,9 @@ TEST_F(LoraRuns, OtherValuesOrBaseOnResume_AreRefused) {
   for (const char* other : {"llama-gqa-tied", "gpt2"}) {
     o.model = test::golden_folder(other);
     EXPECT_EQ(error_of(o), str("4 ", o.model, " is not the model that the adapters in ", o.out,
-                               "/step_00000002 were trained on: its config or its weights differ; "
-                               "give that one with --model"));
+                               "/step_00000002 were trained on: its config, its weights or its "
+                               "manifest.json differ; give the whole folder of that one with "
+                               "--model"));
   }
   o.model = folder_ / "moved";
   fs::copy(base_, folder_ / "moved", fs::copy_options::recursive);

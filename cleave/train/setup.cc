@@ -261,9 +261,11 @@ ModelFolder open_checkpoint(const TrainOptions& o, const fs::path& checkpoint) {
 /// Refuses to resume adapters on another base model, before their layers do not fit it.
 void require_base(const ModelFolder& folder, const std::string& fingerprint) {
   const Json saved = Json::parse_file(folder.path + "/" + std::string(kStateName));
-  CLEAVE_CHECK(saved.string_or("base", "") == fingerprint, Code::kFormat, folder.weights_path(),
-               " is not the model that the adapters in ", folder.path,
-               " were trained on: its config or its weights differ; give that one with --model");
+  CLEAVE_CHECK(
+      saved.string_or("base", "") == fingerprint, Code::kFormat, folder.weights_path(),
+      " is not the model that the adapters in ", folder.path,
+      " were trained on: its config, its weights or its manifest.json differ; give the whole "
+      "folder of that one with --model");
 }
 
 /// Sets what a checkpoint of adapters says about its base model.
