@@ -2,6 +2,10 @@
 # and c10.
 #
 # Looks in CLEAVE_LIBTORCH (cache or environment), a folder that holds include/ and lib/.
+
+# Not the policies of the project that calls find_package(Cleave): for one that requires less than CMake 3.21, the next line would
+# remove the variable that CleaveConfig.cmake sets, and the first configuration would find nothing.
+cmake_policy(SET CMP0126 NEW)
 set(CLEAVE_LIBTORCH "$ENV{CLEAVE_LIBTORCH}" CACHE PATH "Folder of libtorch: include/ and lib/")
 
 find_path(LibTorch_INCLUDE_DIR ATen/ATen.h HINTS ${CLEAVE_LIBTORCH}/include NO_DEFAULT_PATH)
