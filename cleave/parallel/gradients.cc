@@ -194,6 +194,7 @@ GradientNorm norm_over(const Parameters& parameters, const NormAxes& axes, doubl
   GradientNorm norm;
   norm.value = combined(norms, axes, power);
   if (std::isfinite(norm.value)) return norm;
+  if (std::isnan(norm.value)) norm.value = NAN;  // NaN's sign is unspecified
   norm.not_finite = first_not_finite(parameters, first_wrong, axes);
   return norm;
 }
