@@ -23,6 +23,7 @@
 #include "cleave/nn/embedding.h"
 #include "cleave/nn/mlp.h"
 #include "cleave/nn/norm.h"
+#include "cleave/optim/loss_scale.h"
 #include "cleave/optim/optimizer.h"
 #include "cleave/parallel/fsdp.h"
 #include "cleave/parallel/gradient_sync.h"

@@ -16,6 +16,9 @@ struct FsdpOptions {
 /// backward. Gradients are summed into shards while backward runs on; the leaves have them when
 /// backward returns.
 ///
+/// So each call and each backward is collective over dp: all ranks must run the same number of
+/// micro-batches. Otherwise they end with Error(kDesync), which names what each of them called.
+///
 /// Call it on inner layers first: a layer takes the parameters below it that are not sharded yet.
 /// Call parallelize_module() before it to combine it with tensor parallelism. Call recompute()
 /// before it and on the same layers: an inner layer that recomputes by itself would free weights
