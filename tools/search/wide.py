@@ -57,6 +57,7 @@ def enlarge(rng, case):
         model["window"] = rng.choice((31, 64, 100, 200))
     while sum(math.prod(shape) for _, shape in models.shapes_of(models.full(model))) > LARGEST:
         model["vocab"], model["inter"] = 257 + model["vocab"] // 2, model["inter"] * 3 // 4
+        model["head_dim"] = max(32, model["head_dim"] * 3 // 32 * 8)
     if data and data.get("form", "ids") == "ids":
         data["longest"] = rng.choice((130, 192, 257, 400))
         data["shortest"] = rng.randint(2, data["longest"]) if maybe(rng, 0.4) else data["longest"]
