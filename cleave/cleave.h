@@ -7,6 +7,7 @@
 #include "cleave/base/error.h"
 #include "cleave/base/log.h"
 #include "cleave/base/version.h"
+#include "cleave/checkpoint/adapter_config.h"
 #include "cleave/checkpoint/load.h"
 #include "cleave/checkpoint/save.h"
 #include "cleave/comm/launch/failure.h"

@@ -26,14 +26,6 @@ inline constexpr std::string_view kAdapterStem = "adapter_model";
 /// "base_model.model.model.layers.0.mlp.up_proj.lora_A.weight".
 std::string adapter_name(const std::string& parameter);
 
-/// The LoRA options of an adapter's folder (its adapter_config.json). Throws Error(kFormat) for
-/// another kind of adapter, and for settings that Cleave does not support, by name.
-LoraOptions read_lora(const std::filesystem::path& folder);
-
-/// adapter_config.json of a model with adapters, which PEFT opens. `base`: what PEFT loads as the
-/// base model: a folder, or ORG/NAME.
-std::string adapter_config_json(const LoraOptions& lora, Model& model, const std::string& base);
-
 /// Reads a block of a stored tensor, as TensorSource::read_block does.
 using BlockReader = std::function<void(std::span<const Slice> slices, std::span<std::byte> out)>;
 

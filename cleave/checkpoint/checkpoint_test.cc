@@ -304,6 +304,19 @@ TEST(Checkpoint, StageOfFrozenWeights_HasNoPartOfTheOptimizersFile) {
   expect_file_is_whole(folder / "saved/optimizer.safetensors", 2);
 }
 
+// An empty file would be no JSON, which `cleave inspect` and `cleave eval` read.
+TEST(Checkpoint, WithoutState_HasNoFileOfIt) {
+  const TempFolder folder;
+  on_layout({1, 1}, [&](const Writers& writers) {
+    const Training training(writers.tp);
+    Checkpoint checkpoint = training.checkpoint(1);
+    checkpoint.state_json.clear();
+    save_checkpoint(folder / "saved", checkpoint, writers);
+  });
+  EXPECT_FALSE(fs::exists(folder / "saved/state.json"));
+  EXPECT_THAT(find_damage(folder / "saved"), IsEmpty());
+}
+
 TEST(Checkpoint, ConfigOfEveryType_IsNamedUnderTheConfigsOwnKeys) {
   for (const auto& [dtype, name] : {std::pair(at::kFloat, "float32"),
                                     {at::kDouble, "float64"},

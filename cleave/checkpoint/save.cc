@@ -88,7 +88,9 @@ FolderContents contents_of(const Checkpoint& checkpoint) {
     contents.files = {{"config.json", config_with_dtype(checkpoint.model->config(), dtype)}};
   }
   contents.files.insert(contents.files.end(), checkpoint.files.begin(), checkpoint.files.end());
-  contents.files.push_back({std::string(kStateName), checkpoint.state_json});
+  if (!checkpoint.state_json.empty()) {
+    contents.files.push_back({std::string(kStateName), checkpoint.state_json});
+  }
   return contents;
 }
 

@@ -3,7 +3,7 @@
 #include "cleave/base/clock.h"
 #include "cleave/base/hash.h"
 #include "cleave/base/log.h"
-#include "cleave/checkpoint/adapter.h"
+#include "cleave/checkpoint/adapter_config.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/nn/initial_value.h"

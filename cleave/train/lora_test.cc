@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/checkpoint/adapter.h"
+#include "cleave/checkpoint/adapter_config.h"
 #include "cleave/checkpoint/convert.h"
 #include "cleave/checkpoint/load.h"
 #include "cleave/comm/api/world.h"

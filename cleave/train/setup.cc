@@ -6,7 +6,7 @@
 
 #include "cleave/base/log.h"
 #include "cleave/chat/pair_reader.h"
-#include "cleave/checkpoint/adapter.h"
+#include "cleave/checkpoint/adapter_config.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/comm/bootstrap/environment.h"
 #include "cleave/comm/bootstrap/first_rank.h"
