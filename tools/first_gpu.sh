@@ -186,7 +186,7 @@ part_nccl() {
   gpus=$(nvidia-smi -L | wc -l)
   [ "$gpus" -ge 1 ] || skip "nvidia-smi lists no GPU"
   [ "$gpus" -ge 2 ] || export CLEAVE_SHARE_GPU=nccl  # two ranks on one GPU
-  for layout in "--tp 2" "--dp 2" "--dp 2 --fsdp" "--pp 2"; do
+  for layout in "--tp 2" "--dp 2" "--dp 2 --fsdp" "--pp 2 --micro-batch-size 1"; do
     # shellcheck disable=SC2086  # a list of words
     train nccl --model llama-tiny --dtype fp32 --device cuda $layout && compare llama-tiny-fp32-cpu nccl 1e-4 || bad=$((bad + 1))
   done

@@ -210,6 +210,10 @@ void Axis::broadcast_(Tensor& t, int root, std::string_view site) const {
                     {.site = site, .shape = t.sizes()});
 }
 
+void Axis::connect_messages() const {
+  if (AsyncGroup* const async = size() > 1 ? group_->async() : nullptr) async->connect_messages();
+}
+
 void Axis::send(const Tensor& t, int to, std::string_view site) const {
   CLEAVE_CHECK(group_ != nullptr, Code::kUsage, site, ": send on an axis of one rank");
   const Tensor out = t.contiguous();

@@ -64,6 +64,9 @@ class Axis {
   /// Overwrites the contiguous `t` with that of rank `root`.
   void broadcast_(Tensor& t, int root, std::string_view site) const;
 
+  /// From now on messages of device memory between ranks whose numbers follow each other, and
+  /// between the last and the first, stay on the devices, if these can send them. Collective.
+  void connect_messages() const;
   /// Sends one tensor to rank `to` of the axis; returns when `t` may be reused. Two ranks may both
   /// send before they receive without blocking.
   void send(const Tensor& t, int to, std::string_view site) const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -97,12 +98,14 @@ Tensor C10dGroup::view(const void* data, at::IntArrayRef shape, DType dtype) con
       .make_tensor();
 }
 
-DeviceWorkPtr C10dGroup::start(std::vector<Tensor> tensors,
-                               const std::function<c10::intrusive_ptr<c10d::Work>()>& call,
+DeviceWorkPtr C10dGroup::start(std::vector<Tensor> tensors, const std::function<WorkPtr()>& call,
                                std::function<void()> finish) const {
-  const std::string subject = str("axis ", name_, ": ", backend_->getBackendName());
-  return std::make_unique<C10dWork>(peer_checked(subject, call), subject, std::move(tensors),
+  return std::make_unique<C10dWork>(peer_checked(subject(), call), subject(), std::move(tensors),
                                     std::move(finish));
+}
+
+std::string C10dGroup::subject() const {
+  return str("axis ", name_, ": ", backend_->getBackendName());
 }
 
 DeviceWorkPtr C10dGroup::all_reduce(const void* in, void* out, int64_t count, DType dtype,
@@ -180,24 +183,92 @@ DeviceWorkPtr C10dGroup::all_to_all(const void* in, Widths send_counts, void* ou
   return start({from, to}, [&] { return backend_->alltoall_base(to, from, received, sent); });
 }
 
+bool C10dGroup::connect_messages(Group& group) {
+  const int n = group.size();
+  // In one order of directions on all ranks: each connects while both ranks are in this call.
+  std::set<std::pair<int, int>> directions;
+  for (int r = 0; r < n; ++r) {
+    directions.insert({r, (r + 1) % n});
+    directions.insert({(r + 1) % n, r});
+  }
+  for (const auto& direction : directions) {
+    const auto [from, to] = direction;
+    if (group.rank() != from && group.rank() != to) continue;
+    const bool sends = group.rank() == from;
+    BackendPtr pair = connect_pair(group, sends ? to : from, sends ? 0 : 1);
+    if (!pair) return false;
+    {
+      const std::lock_guard lock(pairs_mutex_);
+      pairs_.emplace(direction, std::move(pair));
+    }
+    // NCCL prepares a connection in its first message, in which each side waits for the other one.
+    const Tensor one = new_tensor({1}, DType::kF32).zero_();
+    const WorkPtr first = message(from, to, one);
+    peer_checked(subject(), [&] { return first->wait(); });
+  }
+  return true;
+}
+
+C10dGroup::WorkPtr C10dGroup::message(int from, int to, const Tensor& tensor) {
+  c10d::Backend& pair = *pairs_.at({from, to});
+  return peer_checked(subject(), [&] {
+    std::vector<Tensor> tensors{tensor};
+    pair.startCoalescing();  // c10d warns of single messages
+    from == backend_->getRank() ? pair.send(tensors, 1, 0) : pair.recv(tensors, 0, 0);
+    return pair.endCoalescing();
+  });
+}
+
+void C10dGroup::free_sent() {
+  peer_checked(subject(), [&] {
+    while (!sent_.empty() && sent_.front().first->isCompleted()) sent_.pop_front();
+  });
+}
+
+void C10dGroup::send(const void* data, int64_t count, DType dtype, int to) {
+  if (count == 0) return;
+  const at::NoGradGuard no_grad;
+  free_sent();
+  const Tensor copy = view(data, {count}, dtype).clone();
+  sent_.emplace_back(message(backend_->getRank(), to, copy), copy);
+}
+
+DeviceWorkPtr C10dGroup::recv(void* data, int64_t count, DType dtype, int from) {
+  if (count == 0) return nullptr;
+  const at::NoGradGuard no_grad;
+  free_sent();
+  const Tensor tensor = view(data, {count}, dtype);
+  return start({tensor}, [&] { return message(from, backend_->getRank(), tensor); });
+}
+
+void GroupStore::pass(void* data, int64_t count, DType dtype, const std::string& key) {
+  const std::string site = "c10d key " + key;
+  const Call call{.site = site, .shape = {}};
+  if (peer_ < 0) {
+    group_.broadcast(data, count, dtype, 0, call);
+  } else if (rank_ == 0) {
+    group_.send(data, count, dtype, peer_, call);
+  } else {
+    group_.recv(data, count, dtype, peer_, call);
+  }
+}
+
 void GroupStore::set(const std::string& key, const std::vector<uint8_t>& value) {
   if (!is_open_) return;
-  if (group_.rank() != 0) CLEAVE_BUG("rank ", group_.rank(), " of a group sets ", key);
+  if (rank_ != 0) CLEAVE_BUG("rank ", rank_, " of a group sets ", key);
   auto size = static_cast<int64_t>(value.size());
   std::vector<uint8_t> bytes = value;
-  const std::string site = "c10d key " + key;
-  group_.broadcast(&size, 1, DType::kI64, 0, {.site = site, .shape = {}});
-  group_.broadcast(bytes.data(), size, DType::kU8, 0, {.site = site, .shape = {}});
+  pass(&size, 1, DType::kI64, key);
+  pass(bytes.data(), size, DType::kU8, key);
 }
 
 std::vector<uint8_t> GroupStore::get(const std::string& key) {
   if (!is_open_) return {};
-  if (group_.rank() == 0) CLEAVE_BUG("rank 0 of a group gets ", key);
+  if (rank_ == 0) CLEAVE_BUG("rank 0 of a group gets ", key);
   int64_t size = 0;
-  const std::string site = "c10d key " + key;
-  group_.broadcast(&size, 1, DType::kI64, 0, {.site = site, .shape = {}});
+  pass(&size, 1, DType::kI64, key);
   std::vector<uint8_t> bytes(static_cast<size_t>(size));
-  group_.broadcast(bytes.data(), size, DType::kU8, 0, {.site = site, .shape = {}});
+  pass(bytes.data(), size, DType::kU8, key);
   return bytes;
 }
 

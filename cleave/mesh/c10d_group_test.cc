@@ -137,6 +137,67 @@ TEST(DeviceGroup, HostAndDeviceMemory_UseTheirOwnTransports) {
   });
 }
 
+/// A device that counts the copies between it and host memory.
+class CountingDevice : public LateDevice {
+ public:
+  void copy(void* to, const void* from, size_t bytes) override {
+    ++num_copies;
+    LateDevice::copy(to, from, bytes);
+  }
+  int num_copies = 0;
+};
+
+// Every rank sends to all others before it receives. The messages of neighbours stay on the device,
+// in the order of each pair, although their buffers change as soon as they are sent.
+TEST(DeviceGroup, MessagesOfNeighbours_StayOnTheDevice) {
+  constexpr int kNumRanks = 4, kNumMessages = 3;
+  run_ranks(kNumRanks, [](World& world) {
+    const auto device = std::make_shared<CountingDevice>();
+    use(world, device);
+    const Axis axis(world.group({0, 1, 2, 3}, "pp"));
+    axis.connect_messages();
+    axis.connect_messages();  // does nothing
+    const int self = world.rank();
+    const auto value = [](int from, int to, int i) { return 100. * from + 10 * to + i; };
+    for (int i = 0; i < kNumMessages; ++i) {
+      for (int to = 0; to < kNumRanks; ++to) {
+        if (to == self) continue;
+        Tensor t = at::full({i, 2}, value(self, to, i), at::kDouble);  // the first is empty
+        axis.send(t, to, "test");
+        t.fill_(-1);
+      }
+    }
+    for (int from = 0; from < kNumRanks; ++from) {
+      if (from == self) continue;
+      for (int i = 0; i < kNumMessages; ++i) {
+        const Tensor have = axis.recv(from, {i, 2}, at::kDouble, "test");
+        EXPECT_TRUE(have.equal(at::full({i, 2}, value(from, self, i), at::kDouble))) << have;
+      }
+    }
+    // With the one rank that is no neighbour; an empty message has no memory.
+    EXPECT_EQ(device->num_copies, 2 * (kNumMessages - 1));
+  });
+}
+
+TEST(DeviceGroup, MessageOfTheDevice_IntoHostMemory_IsADesyncThatSaysSo) {
+  const Error error = test::thrown_by([] {
+    run_ranks(2, [](World& world) {
+      std::vector<float> elsewhere(4), values(4);
+      use(world, std::make_shared<HostDevice>(std::as_bytes(std::span(elsewhere))));
+      const auto group = world.group({0, 1}, "pp");
+      group->async()->connect_messages();
+      const Call call{.site = "test", .shape = {}};
+      // From host memory into that of the device: a copy.
+      if (world.rank() == 0) group->send(values.data(), 4, DType::kF32, 1, call);
+      if (world.rank() == 1) group->recv(elsewhere.data(), 4, DType::kF32, 0, call);
+      if (world.rank() == 0) group->send(elsewhere.data(), 4, DType::kF32, 1, call);
+      if (world.rank() == 1) group->recv(values.data(), 4, DType::kF32, 0, call);
+    });
+  });
+  EXPECT_EQ(error.code(), Code::kDesync);
+  EXPECT_NE(std::string(error.what()).find("on the device"), std::string::npos) << error.what();
+}
+
 TEST(DeviceGroup, CanBeRecorded_IfTheDeviceCan) {
   run_ranks(2, [](World& world) {
     std::vector<float> values(4);

@@ -33,16 +33,37 @@ auto checked(Code code, const std::string& what, const Action& action) {
   }
 }
 
+/// Where a rank's groups of NCCL are.
+struct NcclPlace {
+  at::Device device;
+  double timeout_s;  ///< of a collective
+};
+
+c10::intrusive_ptr<c10d::Backend> connect_nccl(const c10::intrusive_ptr<GroupStore>& store,
+                                               int rank, int size, const NcclPlace& place) {
+  auto options = c10d::ProcessGroupNCCL::Options::create();
+  options->timeout = std::chrono::milliseconds(static_cast<int64_t>(place.timeout_s * 1000));
+  auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size, options);
+  // Connect now, while all ranks are in this call, not during the first collective.
+  backend->eagerConnectSingleDevice(place.device);
+  store->close();
+  return backend;
+}
+
 class NcclGroup : public C10dGroup {
  public:
-  using C10dGroup::C10dGroup;
+  NcclGroup(Group& group, const NcclPlace& place)
+      : C10dGroup(
+            connect_nccl(c10::make_intrusive<GroupStore>(group), group.rank(), group.size(), place),
+            place.device, group.name()),
+        place_(place) {}
   ~NcclGroup() override {
     // shutdown() waits for the peers. They may be gone after a failure, and only the rank's own
     // thread knows whether one unwinds it.
     const bool is_orderly = !is_aborted_ && std::this_thread::get_id() == thread_ &&
                             std::uncaught_exceptions() == num_exceptions_;
     if (is_orderly) {
-      without_errors([&] { backend().shutdown(); });
+      for_each_backend([](auto& backend) { without_errors([&] { backend.shutdown(); }); });
     } else {
       abort();
     }
@@ -53,14 +74,25 @@ class NcclGroup : public C10dGroup {
   /// A CUDA graph may contain NCCL's collectives.
   [[nodiscard]] bool can_record() const override { return true; }
   void abort() override {
-    if (!is_aborted_.exchange(true)) without_errors([&] { backend().abort(); });
+    if (is_aborted_.exchange(true)) return;
+    for_each_backend([](auto& backend) { without_errors([&] { backend.abort(); }); });
   }
   [[nodiscard]] std::string failure() override {
-    const c10d::ErrorType error = backend().getError();
+    auto error = c10d::ErrorType::SUCCESS;
+    for_each_backend([&](auto& backend) {
+      if (error == c10d::ErrorType::SUCCESS) error = backend.getError();
+    });
     if (is_aborted_ || error == c10d::ErrorType::SUCCESS) return "";
     const bool is_late = error == c10d::ErrorType::TIMEOUT;
     return str("axis ", name(), ": NCCL ", is_late ? "takes longer than --timeout" : "failed",
                "; NCCL_DEBUG=INFO shows more");
+  }
+
+ protected:
+  BackendPtr connect_pair(Group& group, int peer, int rank) override {
+    return checked(Code::kPeer, str("axis ", name(), ": NCCL cannot connect for messages"), [&] {
+      return connect_nccl(c10::make_intrusive<GroupStore>(group, peer, rank), rank, 2, place_);
+    });
   }
 
  private:
@@ -74,6 +106,7 @@ class NcclGroup : public C10dGroup {
     }
   }
 
+  NcclPlace place_;
   std::atomic<bool> is_aborted_ = false;
   std::thread::id thread_ = std::this_thread::get_id();  // the rank's
   int num_exceptions_ = std::uncaught_exceptions();
@@ -143,15 +176,8 @@ class CudaDevice : public Device {
   std::unique_ptr<DeviceGroup> connect(Group& group) override {
     if (gpu_sharing() == GpuSharing::kHost) return staged_group(*this, group);
     return checked(Code::kPeer, str("axis ", group.name(), ": NCCL cannot connect"), [&] {
-      auto options = c10d::ProcessGroupNCCL::Options::create();
-      const auto store = c10::make_intrusive<GroupStore>(group);
-      options->timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s_ * 1000));
-      auto backend =
-          c10::make_intrusive<c10d::ProcessGroupNCCL>(store, group.rank(), group.size(), options);
-      // Connect now, while all members are in this call, not during the first collective.
-      backend->eagerConnectSingleDevice(device_);
-      store->close();
-      return std::make_unique<NcclGroup>(std::move(backend), device_, group.name());
+      return std::make_unique<NcclGroup>(group,
+                                         NcclPlace{.device = device_, .timeout_s = timeout_s_});
     });
   }
 

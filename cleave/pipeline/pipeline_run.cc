@@ -51,6 +51,7 @@ class PipelineRun::Span {
 
 PipelineRun::PipelineRun(const PipelineWork& work)
     : work_(work), channel_(work.pp, static_cast<int>(work.micro_batches.size())) {
+  work.pp.connect_messages();
   if (rank_of(static_cast<int>(work.stages.size()) - 1) != work.pp.rank()) return;
   (work.loss ? losses_.resize(work.micro_batches.size())
              : outputs_.resize(work.micro_batches.size()));

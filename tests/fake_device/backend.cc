@@ -1,10 +1,12 @@
 #include "tests/fake_device/backend.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <fcntl.h>
 #include <numeric>
 #include <pthread.h>
+#include <semaphore.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -23,57 +25,131 @@ using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 constexpr size_t kHeaderBytes = 4096;
 constexpr size_t kSlotBytes = size_t{64} << 20;  // of one rank; unused pages take no memory
 
-/// Memory of all members: a barrier, and a slot for each rank.
-class SharedSlots {
+/// Memory that ranks of one host share: rank 0 makes it and sets its name as a key of the store.
+/// It begins with zeros.
+class SharedMemory {
  public:
-  SharedSlots(c10d::Store& store, int rank, int size) : rank_(rank), size_(size) {
-    std::string name;
+  SharedMemory(int rank, size_t bytes) : bytes_(bytes) {
+    if (rank != 0) return;
+    static std::atomic<int> number{0};
+    name_ = "/fake_device." + std::to_string(getpid()) + "." + std::to_string(number++);
+    map(shm_open(name_.c_str(), O_CREAT | O_EXCL | O_RDWR, 0600));
+  }
+  /// To be called by rank 0 when it has prepared the memory, and by the others to get it.
+  void share(c10d::Store& store, int rank) {
     if (rank == 0) {
-      static std::atomic<int> number{0};
-      name = "/fake_device." + std::to_string(getpid()) + "." + std::to_string(number++);
-      map(shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR, 0600));
-      pthread_barrierattr_t shared;
-      pthread_barrierattr_init(&shared);
-      pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
-      pthread_barrier_init(barrier(), &shared, static_cast<unsigned>(size));
-      store.set("memory", std::vector<uint8_t>(name.begin(), name.end()));
+      store.set("memory", std::vector<uint8_t>(name_.begin(), name_.end()));
     } else {
       const std::vector<uint8_t> text = store.get("memory");
-      name.assign(text.begin(), text.end());
-      map(shm_open(name.c_str(), O_RDWR, 0600));
+      name_.assign(text.begin(), text.end());
+      map(shm_open(name_.c_str(), O_RDWR, 0600));
     }
-    wait();
-    if (rank == 0) shm_unlink(name.c_str());
   }
-  ~SharedSlots() { munmap(memory_, bytes()); }
-  SharedSlots(const SharedSlots&) = delete;
-  SharedSlots& operator=(const SharedSlots&) = delete;
-
-  void wait() { pthread_barrier_wait(barrier()); }
-  [[nodiscard]] std::byte* slot(int rank) const {
-    return memory_ + kHeaderBytes + static_cast<size_t>(rank) * kSlotBytes;
-  }
-  [[nodiscard]] int rank() const { return rank_; }
-  [[nodiscard]] int size() const { return size_; }
+  void unlink() const { shm_unlink(name_.c_str()); }
+  ~SharedMemory() { munmap(memory_, bytes_); }
+  SharedMemory(const SharedMemory&) = delete;
+  SharedMemory& operator=(const SharedMemory&) = delete;
+  [[nodiscard]] std::byte* data() const { return memory_; }
 
  private:
-  [[nodiscard]] size_t bytes() const {
-    return kHeaderBytes + static_cast<size_t>(size_) * kSlotBytes;
-  }
-  [[nodiscard]] pthread_barrier_t* barrier() const {
-    return reinterpret_cast<pthread_barrier_t*>(memory_);
-  }
   void map(int file) {
-    TORCH_CHECK(file >= 0 && ftruncate(file, static_cast<off_t>(bytes())) == 0,
+    TORCH_CHECK(file >= 0 && ftruncate(file, static_cast<off_t>(bytes_)) == 0,
                 "fake device: no shared memory");
-    void* at = mmap(nullptr, bytes(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
+    void* at = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
     close(file);
     TORCH_CHECK(at != MAP_FAILED, "fake device: shared memory cannot be mapped");
     memory_ = static_cast<std::byte*>(at);
   }
 
-  int rank_, size_;
+  size_t bytes_;
+  std::string name_;
   std::byte* memory_ = nullptr;
+};
+
+/// Memory of all members: a barrier, and a slot for each rank.
+class SharedSlots {
+ public:
+  SharedSlots(c10d::Store& store, int rank, int size)
+      : rank_(rank),
+        size_(size),
+        memory_(rank, kHeaderBytes + static_cast<size_t>(size) * kSlotBytes) {
+    if (rank == 0) {
+      pthread_barrierattr_t shared;
+      pthread_barrierattr_init(&shared);
+      pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+      pthread_barrier_init(barrier(), &shared, static_cast<unsigned>(size));
+    }
+    memory_.share(store, rank);
+    wait();
+    if (rank == 0) memory_.unlink();
+  }
+
+  void wait() { pthread_barrier_wait(barrier()); }
+  [[nodiscard]] std::byte* slot(int rank) const {
+    return memory_.data() + kHeaderBytes + static_cast<size_t>(rank) * kSlotBytes;
+  }
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int size() const { return size_; }
+
+ private:
+  [[nodiscard]] pthread_barrier_t* barrier() const {
+    return reinterpret_cast<pthread_barrier_t*>(memory_.data());
+  }
+
+  int rank_, size_;
+  SharedMemory memory_;
+};
+
+/// Bytes on their way from rank 0 to rank 1.
+class Pipe {
+ public:
+  Pipe(c10d::Store& store, int rank) : memory_(rank, kHeaderBytes + kSlotBytes) {
+    if (rank == 0) sem_init(&ends().messages, /*pshared=*/1, 0);
+    memory_.share(store, rank);
+    // Rank 1 has the memory when it has taken the first message, which is empty.
+    if (rank == 0) {
+      write(nullptr, 0);
+    } else {
+      read(nullptr, 0);
+      memory_.unlink();
+    }
+  }
+
+  void write(const std::byte* data, size_t bytes) {
+    TORCH_CHECK(ends().written - ends().read + bytes <= kSlotBytes, "fake device: a full pipe");
+    copy(ends().written, bytes, [&](std::byte* place, size_t done, size_t size) {
+      std::memcpy(place, data + done, size);
+    });
+    ends().written += bytes;
+    sem_post(&ends().messages);
+  }
+  void read(std::byte* data, size_t bytes) {
+    while (sem_wait(&ends().messages) != 0) {
+    }
+    copy(ends().read, bytes, [&](const std::byte* place, size_t done, size_t size) {
+      std::memcpy(data + done, place, size);
+    });
+    ends().read += bytes;
+  }
+
+ private:
+  struct Ends {
+    sem_t messages;
+    std::atomic<uint64_t> written, read;
+  };
+  [[nodiscard]] Ends& ends() const { return *reinterpret_cast<Ends*>(memory_.data()); }
+  /// Calls act(place, bytes done, bytes) for the parts of a ring.
+  template <class Act>
+  void copy(uint64_t at, size_t bytes, const Act& act) const {
+    for (size_t done = 0; done < bytes;) {
+      const size_t begin = (at + done) % kSlotBytes;
+      const size_t size = std::min(bytes - done, kSlotBytes - begin);
+      act(memory_.data() + kHeaderBytes + begin, done, size);
+      done += size;
+    }
+  }
+
+  SharedMemory memory_;
 };
 
 class LateWork : public c10d::Work {
@@ -194,10 +270,44 @@ class LateBackend : public c10d::Backend {
   int device_;
 };
 
+class PairBackend : public c10d::Backend {
+ public:
+  PairBackend(c10d::Store& store, int rank, int device)
+      : Backend(rank, 2), pipe_(std::make_shared<Pipe>(store, rank)), device_(device) {}
+  [[nodiscard]] const std::string getBackendName() const override {  // NOLINT(readability-const*)
+    return "fake";
+  }
+
+  void startCoalescing() override {}
+  WorkPtr endCoalescing() override { return c10::make_intrusive<LateWork>(event_); }
+  WorkPtr send(std::vector<Tensor>& tensors, int /*to*/, int /*tag*/) override {
+    const Memory memory = memory_of(tensors[0]);
+    pipe_->write(static_cast<const std::byte*>(kernel_address(memory.data())), memory.size());
+    event_ = last_event(device_, StreamId::kDefault);
+    return {};
+  }
+  WorkPtr recv(std::vector<Tensor>& tensors, int /*from*/, int /*tag*/) override {
+    const Memory memory = memory_of(tensors[0]);
+    event_ = enqueue(device_, StreamId::kCollectives, {memory}, [pipe = pipe_, memory] {
+      pipe->read(static_cast<std::byte*>(kernel_address(memory.data())), memory.size());
+    });
+    return {};
+  }
+
+ private:
+  std::shared_ptr<Pipe> pipe_;
+  int device_;
+  Event event_;  // of the last message
+};
+
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> make_backend(c10d::Store& store, int rank, int size, int device) {
   return c10::make_intrusive<LateBackend>(store, rank, size, device);
+}
+
+c10::intrusive_ptr<c10d::Backend> make_pair(c10d::Store& store, int rank, int device) {
+  return c10::make_intrusive<PairBackend>(store, rank, device);
 }
 
 }  // namespace cleave::fake_device

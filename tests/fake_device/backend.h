@@ -12,4 +12,8 @@ namespace cleave::fake_device {
 /// A rank that never joins a collective makes the others wait forever.
 c10::intrusive_ptr<c10d::Backend> make_backend(c10d::Store& store, int rank, int size, int device);
 
+/// A c10d backend for messages from rank 0 to rank 1, like make_backend(). send() copies
+/// the message; the receiver's memory is written only when somebody waits for the Work.
+c10::intrusive_ptr<c10d::Backend> make_pair(c10d::Store& store, int rank, int device);
+
 }  // namespace cleave::fake_device

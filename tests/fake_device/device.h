@@ -9,10 +9,10 @@ namespace cleave::fake_device {
 struct Counts {
   int64_t reads = 0;     ///< device values that the host read, and waits for streams
   int64_t uploads = 0;   ///< copies of host tensors to the device that wait for the device
-  int64_t messages = 0;  ///< copies of the job's transport, e.g. between pipeline stages
+  int64_t messages = 0;  ///< copies of the job's transport
 
-  /// How often the host waited for the device, apart from messages.
-  [[nodiscard]] int64_t waits() const { return reads + uploads; }
+  /// How often the host waited for the device.
+  [[nodiscard]] int64_t waits() const { return reads + uploads + messages; }
   Counts operator-(const Counts& before) const {
     return {reads - before.reads, uploads - before.uploads, messages - before.messages};
   }

@@ -11,6 +11,23 @@
 namespace cleave::fake_device {
 namespace {
 
+class FakeGroup : public C10dGroup {
+ public:
+  FakeGroup(Group& group, GroupStore&& store, int index)
+      : C10dGroup(make_backend(store, group.rank(), group.size(), index),
+                  {at::kPrivateUse1, static_cast<at::DeviceIndex>(index)}, group.name()),
+        index_(index) {}
+
+ protected:
+  BackendPtr connect_pair(Group& group, int peer, int rank) override {
+    GroupStore store(group, peer, rank);
+    return make_pair(store, rank, index_);
+  }
+
+ private:
+  int index_;
+};
+
 class RankDevice : public Device {
  public:
   explicit RankDevice(int index) : index_(index) {}
@@ -22,10 +39,7 @@ class RankDevice : public Device {
     std::memcpy(kernel_address(to), kernel_address(from), bytes);
   }
   std::unique_ptr<DeviceGroup> connect(Group& group) override {
-    GroupStore store(group);
-    const at::Device device(at::kPrivateUse1, static_cast<at::DeviceIndex>(index_));
-    return std::make_unique<C10dGroup>(make_backend(store, group.rank(), group.size(), index_),
-                                       device, group.name());
+    return std::make_unique<FakeGroup>(group, GroupStore(group), index_);
   }
 
  private:

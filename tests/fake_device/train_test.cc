@@ -70,8 +70,8 @@ void expect_steps(GridRunner& run, const GridCase& c, int64_t from, int rank) {
     EXPECT_NEAR(norm, want.norms[i], kTolerance);
     // The first step fills caches.
     if (step > from) {
-      EXPECT_LE(waited.waits(), most_waits(c))
-          << waited.reads << " reads, " << waited.uploads << " uploads";
+      EXPECT_LE(waited.waits(), most_waits(c)) << waited.reads << " reads, " << waited.uploads
+                                               << " uploads, " << waited.messages << " messages";
     }
   }
   expect_weights(run.rank().parameters(), want);

@@ -162,6 +162,66 @@ class LateBackend : public HostBackend {
   std::shared_ptr<LateCalls> calls_ = std::make_shared<LateCalls>();
 };
 
+/// A c10d backend for messages in one direction between two ranks of a group. The receiver's memory
+/// is written only in wait().
+class HostPair : public c10d::Backend {
+ public:
+  HostPair(Group& group, int peer, int rank) : Backend(rank, 2), group_(group), peer_(peer) {}
+  [[nodiscard]] const std::string getBackendName() const override {  // NOLINT(readability-const*)
+    return "host";
+  }
+
+  void startCoalescing() override {}
+  C10dWorkPtr endCoalescing() override {
+    return c10::make_intrusive<PairWork>(std::exchange(receive_, nullptr));
+  }
+  C10dWorkPtr send(std::vector<Tensor>& tensors, int /*to*/, int /*tag*/) override {
+    const AsHostMemory scope;
+    const Tensor& t = tensors[0];
+    group_.send(t.const_data_ptr(), t.numel(), dtype_of(t.scalar_type()), peer_, call());
+    return {};
+  }
+  C10dWorkPtr recv(std::vector<Tensor>& tensors, int /*from*/, int /*tag*/) override {
+    receive_ = [this, t = tensors[0]] {
+      const AsHostMemory scope;
+      group_.recv(t.mutable_data_ptr(), t.numel(), dtype_of(t.scalar_type()), peer_, call());
+    };
+    return {};
+  }
+
+ private:
+  class PairWork : public c10d::Work {
+   public:
+    explicit PairWork(std::function<void()> receive) : receive_(std::move(receive)) {}
+    bool isCompleted() override { return receive_ == nullptr; }
+    bool wait(std::chrono::milliseconds /*timeout*/) override {
+      if (receive_) std::exchange(receive_, nullptr)();
+      return true;
+    }
+
+   private:
+    std::function<void()> receive_;
+  };
+
+  static Call call() { return {.site = "host pair", .shape = {}}; }
+  Group& group_;
+  int peer_;
+  std::function<void()> receive_;
+};
+
+/// A C10dGroup of host memory with messages.
+template <class SomeBackend>
+class HostGroup : public C10dGroup {
+ public:
+  explicit HostGroup(Group& group)
+      : C10dGroup(c10::make_intrusive<SomeBackend>(group), at::kCPU, group.name()) {}
+
+ protected:
+  BackendPtr connect_pair(Group& group, int peer, int rank) override {
+    return c10::make_intrusive<HostPair>(group, peer, rank);
+  }
+};
+
 /// A fake device whose memory is `memory`, part of the host's; empty: all host memory.
 class HostDevice : public Device {
  public:
@@ -173,8 +233,7 @@ class HostDevice : public Device {
   }
   void copy(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   std::unique_ptr<DeviceGroup> connect(Group& group) override {
-    return std::make_unique<C10dGroup>(c10::make_intrusive<HostBackend>(group), at::kCPU,
-                                       group.name());
+    return std::make_unique<HostGroup<HostBackend>>(group);
   }
 
  private:
@@ -185,8 +244,7 @@ class HostDevice : public Device {
 class LateDevice : public HostDevice {
  public:
   std::unique_ptr<DeviceGroup> connect(Group& group) override {
-    return std::make_unique<C10dGroup>(c10::make_intrusive<LateBackend>(group), at::kCPU,
-                                       group.name());
+    return std::make_unique<HostGroup<LateBackend>>(group);
   }
 };
 

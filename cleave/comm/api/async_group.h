@@ -24,6 +24,10 @@ class AsyncGroup : public Group {
   /// Whether its collectives of device memory can be recorded (DeviceGroup::can_record()). False
   /// before the first one; true if all memory is CPU memory.
   [[nodiscard]] virtual bool can_record() const = 0;
+  /// From now on messages of device memory between neighbours (are_neighbours()) stay on the
+  /// devices, if these can send them; others pass through host memory. Collective; does nothing
+  /// when called again.
+  virtual void connect_messages() = 0;
   /// Runs `call`, which calls one collective of device memory, on the calling thread, so that a
   /// rank queues all collectives on its device in one order. Returns when it is queued. await()
   /// lets the device wait for it; the memory that `call` owns is kept until then.

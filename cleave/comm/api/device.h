@@ -64,7 +64,25 @@ class DeviceGroup {
   /// send_counts[r] elements to rank r, recv_counts[r] from rank r, both packed in rank order.
   virtual DeviceWorkPtr all_to_all(const void* in, std::span<const int64_t> send_counts, void* out,
                                    std::span<const int64_t> recv_counts, DType dtype) = 0;
+
+  /// Connects the neighbours (are_neighbours()) of `group` for messages; collective, once. Returns
+  /// false if the device has no messages of its own.
+  virtual bool connect_messages(Group& /*group*/) { return false; }
+  /// Queues a message to a neighbour. Operations that are queued later may change `data`.
+  virtual void send(const void* /*data*/, int64_t /*count*/, DType /*dtype*/, int /*to*/) {
+    CLEAVE_BUG("a device without messages sends one");
+  }
+  /// The next message from a neighbour, which has the same count and dtype.
+  virtual DeviceWorkPtr recv(void* /*data*/, int64_t /*count*/, DType /*dtype*/, int /*from*/) {
+    CLEAVE_BUG("a device without messages receives one");
+  }
 };
+
+/// Whether two ranks of a group of `size` exchange messages of device memory on the device: each
+/// rank with the next one, and the last with the first, as the stages of a pipeline do.
+inline bool are_neighbours(int a, int b, int size) {
+  return (a + 1) % size == b || (b + 1) % size == a;
+}
 
 /// The device that a rank computes on in addition to its CPU.
 class Device {

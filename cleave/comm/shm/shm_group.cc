@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "cleave/comm/diagnostics/flight_log.h"
 #include "cleave/comm/hosts/host_collectives.h"
@@ -151,12 +152,24 @@ void ShmGroup::copy_single(const void* in, void* out, int64_t bytes) const {
 }
 
 DeviceGroup* ShmGroup::device_for(const void* in, const void* out) {
-  if (!is_on_device(in) && !is_on_device(out)) return nullptr;
+  return is_on_device(in) || is_on_device(out) ? &device_group() : nullptr;
+}
+
+DeviceGroup& ShmGroup::device_group() {
   if (!device_group_) {
     device_group_ = device_->connect(*this);
     monitor_->add(*device_group_);
   }
-  return device_group_.get();
+  return *device_group_;
+}
+
+void ShmGroup::connect_messages() {
+  if (std::exchange(knows_messages_, true) || size() == 1 || device_ == nullptr) return;
+  has_messages_ = device_group().connect_messages(*this);
+}
+
+bool ShmGroup::stays_on_device(const void* data, int peer) const {
+  return has_messages_ && is_on_device(data) && are_neighbours(rank(), peer, size());
 }
 
 template <class Pays>
@@ -333,7 +346,8 @@ void ShmGroup::send(const void* data, int64_t count, DType dtype, int to, const 
   CLEAVE_CHECK(to != rank(), Code::kUsage, "send to=", to, " is the sending rank itself");
   RankEndpoint& endpoint = sync_.endpoint();
   endpoint.note_thread();
-  const Operation operation{Op::kSend, dtype, count, ReduceOp::kSum, -1, {}, call};
+  const bool stays = stays_on_device(data, to);
+  const Operation operation{Op::kSend, dtype, count, ReduceOp::kSum, -1, {}, call, stays};
   const auto peer = static_cast<size_t>(to);
   Message head;
   head.header = make_header(operation, sync_.group(), ++num_sent_[peer]);
@@ -342,12 +356,18 @@ void ShmGroup::send(const void* data, int64_t count, DType dtype, int to, const 
   endpoint.check();
   const auto bytes = static_cast<size_t>(count * item_bytes(dtype));
   const std::byte* from = bytes_of(data);
-  if (is_on_device(data)) {  // messages are buffered in CPU memory
-    std::byte* const copy = copied_.get(*device_, bytes);
-    device_->copy(copy, data, bytes);
-    from = copy;
+  if (stays) {
+    // The header comes first: the receiver starts its half of the message when it has read it.
+    mailbox_->send(ranks()[peer], head, {});
+    device_group_->send(data, count, dtype, to);
+  } else {
+    if (is_on_device(data)) {  // messages are buffered in CPU memory
+      std::byte* const copy = copied_.get(*device_, bytes);
+      device_->copy(copy, data, bytes);
+      from = copy;
+    }
+    mailbox_->send(ranks()[peer], head, {from, bytes});
   }
-  mailbox_->send(ranks()[peer], head, {from, bytes});
   log_end(endpoint.slot(), number);
 }
 
@@ -357,7 +377,8 @@ void ShmGroup::recv(void* data, int64_t count, DType dtype, int from, const Call
   CLEAVE_CHECK(from != rank(), Code::kUsage, "recv from=", from, " is the receiving rank itself");
   RankEndpoint& endpoint = sync_.endpoint();
   endpoint.note_thread();
-  const Operation operation{Op::kRecv, dtype, count, ReduceOp::kSum, -1, {}, call};
+  const bool stays = stays_on_device(data, from);
+  const Operation operation{Op::kRecv, dtype, count, ReduceOp::kSum, -1, {}, call, stays};
   const auto peer = static_cast<size_t>(from);
   Message own;
   own.header = make_header(operation, sync_.group(), ++num_received_[peer]);
@@ -366,14 +387,17 @@ void ShmGroup::recv(void* data, int64_t count, DType dtype, int from, const Call
   endpoint.check();
   Message message = mailbox_->receive(ranks()[peer], sync_.group());
   if (message.header.dtype != own.header.dtype || message.header.count != own.header.count ||
-      message.header.shape_hash != own.header.shape_hash) {
+      message.header.shape_hash != own.header.shape_hash ||
+      message.header.on_device > own.header.on_device) {
     sync_.fail_desync(str("ranks ", ranks()[peer], " and ", endpoint.rank(), " differ on axis ",
                           name(), ": rank ", ranks()[peer], " calls ",
                           describe(message.header, message.note), "; rank ", endpoint.rank(),
                           " calls ", describe(own.header, own.note),
-                          "; dtype, count and shape must be the same"));
+                          "; dtype, count, shape and device must be the same"));
   }
-  if (is_on_device(data)) {
+  if (message.header.on_device != 0) {
+    if (const DeviceWorkPtr work = device_group_->recv(data, count, dtype, from)) await_work(*work);
+  } else if (is_on_device(data)) {
     device_->copy(data, message.data.data(), message.data.size());
   } else if (!message.data.empty()) {
     std::memcpy(data, message.data.data(), message.data.size());

@@ -53,6 +53,7 @@ class ShmGroup : public AsyncGroup {
   [[nodiscard]] bool can_record() const override {
     return device_ == nullptr || (device_group_ != nullptr && device_group_->can_record());
   }
+  void connect_messages() override;
   std::shared_future<void> start_on_device(std::function<void()> call) override;
 
  private:
@@ -67,6 +68,9 @@ class ShmGroup : public AsyncGroup {
   /// The device group for this memory, connected on first use; nullptr for CPU memory. `in` or
   /// `out` may be nullptr.
   DeviceGroup* device_for(const void* in, const void* out);
+  DeviceGroup& device_group();
+  /// Whether a message of this memory between this rank and `peer` stays on the device.
+  [[nodiscard]] bool stays_on_device(const void* data, int peer) const;
   /// The links between the members' hosts, for a collective of about `bytes`, if the group uses
   /// them for collectives of which pays(layout) is true; nullptr otherwise. Agrees on the
   /// collective if they may be used. All members get the same answer.
@@ -84,6 +88,8 @@ class ShmGroup : public AsyncGroup {
   std::shared_ptr<Device> device_;
   std::shared_ptr<DeviceMonitor> monitor_;
   std::unique_ptr<DeviceGroup> device_group_;
+  bool knows_messages_ = false;      // connect_messages() was called
+  bool has_messages_ = false;        // of the device
   DeviceWorkPtr* queued_ = nullptr;  // inside start_on_device(): takes the work of the call
   DeviceCopyBuffer copied_;          // of messages
   CallThread* thread_ = nullptr;     // owned by the endpoint; made by the first start()
