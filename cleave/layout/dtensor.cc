@@ -43,8 +43,8 @@ DTensor DTensor::distribute(const Tensor& whole, const Axis& axis, Placement pla
 }
 
 int64_t DTensor::size(int64_t dim) const {
-  if (dim < 0) dim += local_.dim();
-  return placement_.is_shard(dim) ? placement_.split()->whole() : local_.size(dim);
+  if (dim < 0) dim += like().dim();
+  return placement_.is_shard(dim) ? placement_.split()->whole() : like().size(dim);
 }
 
 DTensor DTensor::with(Tensor local, Placement placement) const {
@@ -72,7 +72,7 @@ std::string DTensor::site(const Placement& to) const {
 
 DTensor DTensor::redistribute(Placement to) const {
   if (!is_split()) return *this;
-  to = to.normalised(local_.dim());
+  to = to.normalised(dim());
   if (placement_.matches(to)) return *this;
   if (to.is_shard() && to.split() == nullptr) {
     to = Shard{to.dim(), Split::balanced(size(to.dim()), axis_.size())};
@@ -86,8 +86,8 @@ DTensor DTensor::redistribute(Placement to) const {
 
 Tensor DTensor::full_tensor() const {
   // Without a gradient, a Fanout is the same as a Replicate.
-  const bool whole = placement_.is_replicate() || (placement_.is_fanout() && !needs_grad(local_));
-  return whole ? local_ : redistribute(Replicate{}).local();
+  const bool whole = placement_.is_replicate() || (placement_.is_fanout() && !needs_grad(local()));
+  return whole ? local() : redistribute(Replicate{}).local();
 }
 
 namespace {
@@ -160,11 +160,11 @@ Tensor DTensor::convert(const Placement& to) const {
   const auto change = change_between(placement_.kind(), to.kind());
   CLEAVE_CHECK(change, Code::kShape, "cannot convert ", placement_.describe(), " to ",
                to.describe(), " (value made by ", maker(), ")");
-  if (change->forward == same && !needs_grad(local_)) return local_;
+  if (change->forward == same && !needs_grad(local())) return local();
   const Shards from_shards{axis_, placement_, site(to)};
   const Shards to_shards{axis_, to, from_shards.site};
   return differentiable(
-      change->name, local_,
+      change->name, local(),
       [&](const Tensor& t) { return change->forward(t, from_shards, to_shards); },
       [backward = change->backward, from_shards, to_shards](const Tensor& t) {
         return backward(t, from_shards, to_shards);
@@ -200,9 +200,54 @@ DTensor map(const std::function<Tensor(const Tensor&)>& f, const DTensor& a) {
   return a.with(f(a.local()));
 }
 
+namespace {
+
+/// Changes when `t` is changed in place; 0 in inference mode, which does not count.
+int64_t version_of(const Tensor& t) {
+  return t.is_inference() ? 0 : t._version();
+}
+
+}  // namespace
+
 DTensor operator+(const DTensor& a, const DTensor& b) {
   check_same_placement("add", a, b);
-  return b.with(a.local() + b.local());
+  const Tensor& x = a.local();
+  const Tensor& y = b.local();
+  if (x.sizes() != y.sizes() || x.scalar_type() != y.scalar_type() || x.device() != y.device()) {
+    return b.with(x + y);
+  }
+  DTensor sum = b;
+  sum.local_ = Tensor();
+  sum.memo_ = {};
+  sum.sum_ = std::make_shared<DTensor::Sum>(DTensor::Sum{.a = x,
+                                                         .b = y,
+                                                         .versions = {version_of(x), version_of(y)},
+                                                         .grad = at::GradMode::is_enabled(),
+                                                         .value = {}});
+  PlacementsSeen::add(sum);
+  return sum;
+}
+
+std::pair<Tensor, Tensor> DTensor::open_sum() const {
+  if (!sum_ || sum_->value.defined() || sum_->grad != at::GradMode::is_enabled()) return {};
+  const std::array now{version_of(sum_->a), version_of(sum_->b)};
+  CLEAVE_CHECK(now == sum_->versions, Code::kUsage, "a term of a sum (made by ", maker(),
+               ") was changed in place before the sum was read; read local() of the sum first");
+  return {sum_->a, sum_->b};
+}
+
+void DTensor::set_sum(Tensor sum) const {
+  *sum_ = {.a = {}, .b = {}, .versions = {}, .grad = false, .value = std::move(sum)};
+}
+
+void DTensor::compute_sum() const {
+  if (!sum_->value.defined()) {
+    const at::AutoGradMode grad_mode(sum_->grad);
+    const auto [a, b] = open_sum();
+    set_sum(a + b);
+  }
+  local_ = sum_->value;
+  sum_.reset();
 }
 
 void split_work(std::initializer_list<const DTensor*> values) {

@@ -1,7 +1,11 @@
 #pragma once
+#include <array>
+#include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include <ATen/core/Tensor.h>
 
@@ -32,10 +36,15 @@ class DTensor {
   /// Error(kShape) for Partial and Fanout.
   static DTensor distribute(const Tensor& whole, const Axis& axis, Placement placement);
 
-  [[nodiscard]] const Tensor& local() const { return local_; }
+  /// This rank's part.
+  [[nodiscard]] const Tensor& local() const {
+    if (sum_) compute_sum();
+    return local_;
+  }
   [[nodiscard]] const Axis& axis() const { return axis_; }
   [[nodiscard]] const Placement& placement() const { return placement_; }
-  [[nodiscard]] int64_t dim() const { return local_.dim(); }
+  [[nodiscard]] int64_t dim() const { return like().dim(); }
+  [[nodiscard]] bool is_floating_point() const { return like().is_floating_point(); }
   /// Size of a dim of the whole tensor.
   [[nodiscard]] int64_t size(int64_t dim) const;
   [[nodiscard]] bool is_split() const { return axis_.size() > 1; }
@@ -56,11 +65,32 @@ class DTensor {
   [[nodiscard]] DTensor with(Tensor local) const;
   [[nodiscard]] DTensor made_by(const std::string* maker) const;
 
+  /// The local terms of an operator+ that is still to be computed in this grad mode; otherwise two
+  /// undefined tensors. Who needs the sum and something of it, as a norm does, can compute both and
+  /// then calls set_sum().
+  [[nodiscard]] std::pair<Tensor, Tensor> open_sum() const;
+  void set_sum(Tensor sum) const;
+
  private:
+  friend DTensor operator+(const DTensor& a, const DTensor& b);
+  /// A sum, which all copies of a DTensor share.
+  struct Sum {
+    Tensor a, b;  // undefined once it is computed
+    std::array<int64_t, 2> versions{};
+    bool grad = false;
+    Tensor value;
+  };
+  void compute_sum() const;
+  /// A tensor with the type and the sizes of the local part.
+  [[nodiscard]] const Tensor& like() const {
+    if (!sum_) return local_;
+    return sum_->value.defined() ? sum_->value : sum_->a;
+  }
   [[nodiscard]] Tensor convert(const Placement& to) const;
   [[nodiscard]] std::string site(const Placement& to) const;
 
-  Tensor local_;
+  mutable Tensor local_;                // undefined while sum_ is set
+  mutable std::shared_ptr<Sum> sum_{};  // until local() is called
   Axis axis_;
   Placement placement_;
   const std::string* maker_ = nullptr;
@@ -79,6 +109,8 @@ DTensor map(const std::function<Tensor(const Tensor&, const Tensor&)>& f, const 
 DTensor map(const std::function<Tensor(const Tensor&)>& f, const DTensor& a);
 
 /// a + b (a residual) in the same layout, also Partial. Throws Error(kShape) naming both makers.
+/// The sum is computed by the norm that follows, or at the first local(); throws Error(kUsage) then
+/// if a term has been changed in place.
 DTensor operator+(const DTensor& a, const DTensor& b);
 
 /// Checks that values are sharded consistently (e.g. q, k and v), so that each rank can compute its

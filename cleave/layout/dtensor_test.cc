@@ -353,6 +353,48 @@ TEST(DTensor, Sum_WantsOnePlacementAndNamesBothMakers) {
   });
 }
 
+TEST(DTensor, Sum_IsComputedOnceForAllCopies) {
+  const Tensor x = leaf_of(whole_numbers({3, 2}, 1)), y = leaf_of(whole_numbers({3, 2}, 2));
+  const DTensor sum = DTensor(x, Axis(), Replicate{}) + DTensor(y, Axis(), Replicate{});
+  const DTensor copy = sum.made_by(maker_name("block"));
+  EXPECT_EQ(copy.dim(), 2);
+  EXPECT_EQ(copy.size(-1), 2);
+  ASSERT_TRUE(copy.open_sum().first.is_same(x) && copy.open_sum().second.is_same(y));
+  const Tensor ours = at::zeros({3, 2}, at::kDouble);
+  copy.set_sum(ours);
+  EXPECT_FALSE(sum.open_sum().first.defined());
+  EXPECT_TRUE(sum.local().is_same(ours) && copy.local().is_same(ours));
+
+  const DTensor other = DTensor(x, Axis(), Replicate{}) + DTensor(y, Axis(), Replicate{});
+  const DTensor before = other;
+  EXPECT_TRUE(at::equal(other.local(), x + y));
+  EXPECT_TRUE(before.local().is_same(other.local()));
+  EXPECT_FALSE(before.open_sum().first.defined());
+}
+
+TEST(DTensor, SumReadInAnotherGradMode_HasTheGraphOfItsOwn) {
+  const DTensor x(leaf_of(whole_numbers({3}, 1)), Axis(), Replicate{});
+  const DTensor with_graph = x + x;
+  const at::NoGradGuard no_grad;
+  const DTensor without = x + x;
+  EXPECT_FALSE(with_graph.open_sum().first.defined());  // of another mode
+  EXPECT_TRUE(with_graph.local().requires_grad());
+  const at::AutoGradMode grad(true);
+  EXPECT_FALSE(without.open_sum().first.defined());
+  EXPECT_FALSE(without.local().requires_grad());
+}
+
+TEST(DTensor, TermChangedBeforeTheSumIsRead_IsRefused) {
+  const DTensor x(whole_numbers({3}, 1), Axis(), Replicate{});
+  const DTensor sum = x + x, read = x + x;
+  (void)read.local();
+  x.local().add_(1);
+  EXPECT_TRUE(at::equal(read.local(), 2 * whole_numbers({3}, 1)));
+  const Error error = thrown_by([&] { (void)sum.local(); });
+  EXPECT_EQ(error.code(), Code::kUsage);
+  EXPECT_NE(std::string(error.what()).find("read local() of the sum first"), std::string::npos);
+}
+
 TEST(DTensor, Map_WantsOnePlacementAndNoPartialSums) {
   on_ranks(2, [](const Axis& axis) {
     const Tensor x = whole_numbers(kShape, 1);
@@ -419,6 +461,26 @@ TEST(Node, UnusedOutput_HasAZeroGradient) {
           [](variable_list&& grads) -> variable_list { return {grads[0] * 2 + grads[1] * 3}; });
   a.sum().backward();
   EXPECT_TRUE(at::equal(x.grad(), at::full({4}, 2.0, at::kDouble)));
+}
+
+TEST(Node, UnusedOutput_HasNoGradientIfItsNodeSaysSo) {
+  const Tensor x = leaf_of(whole_numbers({4}, 1));
+  Tensor a, b;
+  {
+    const at::NoGradGuard no_grad;
+    a = x * 2;
+    b = x * 3;
+  }
+  bool has_second = true;
+  connect(
+      "two", {x}, {a, b},
+      [&](variable_list&& grads) -> variable_list {
+        has_second = grads[1].defined();
+        return {grads[0] * 2};
+      },
+      UnusedOutputs::kUndefined);
+  a.sum().backward();
+  EXPECT_FALSE(has_second);
 }
 
 TEST(Node, SecondBackwardOverAFreedGraph_IsAnError) {

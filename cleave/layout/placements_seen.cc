@@ -20,7 +20,7 @@ PlacementsSeen* PlacementsSeen::current() {
 }
 
 void PlacementsSeen::add(const DTensor& value) {
-  if (innermost == nullptr || !value.is_split() || !value.local().is_floating_point()) return;
+  if (innermost == nullptr || !value.is_split() || !value.is_floating_point()) return;
   const Placement& p = value.placement();
   const bool is_sharded_work = p.is_shard() || p.is_fanout();
   std::optional<Seen>& first = is_sharded_work ? innermost->sharded_work_ : innermost->same_work_;

@@ -233,6 +233,31 @@ TEST(RmsNorm, OffsetIn16Bits_IsAddedInFp32) {
   set_plain_kernels("");
 }
 
+// In fp32 and bf16 the norm computes the sum, too; with plain kernels and in fp64 it does not.
+TEST(Norms, OfASum_ComputeItInOnePass) {
+  const auto expect_one_pass = [](Layer& norm, at::ScalarType type, bool is_one_pass) {
+    norm.name_tree();
+    materialize(norm, {.seed = 1, .dtype = type});
+    const Tensor x = numbers({2, 3, 6}, 1).to(type).requires_grad_();
+    const DTensor sum = DTensor(x, Axis(), Replicate{}) + DTensor(2 * x, Axis(), Replicate{});
+    const Tensor y = norm(sum, {}).local();
+    const auto node = sum.local().grad_fn();
+    EXPECT_EQ(node == y.grad_fn(), is_one_pass) << type;
+    EXPECT_TRUE(at::equal(sum.local(), x + 2 * x));
+  };
+  for (const char* plain : {"", "norm"}) {
+    set_plain_kernels(plain);
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kDouble}) {
+      RmsNorm rms(6, 1e-5);
+      LayerNorm layer(6, 1e-5);
+      const bool is_one_pass = *plain == 0 && type != at::kDouble;
+      expect_one_pass(rms, type, is_one_pass);
+      expect_one_pass(layer, type, is_one_pass);
+    }
+  }
+  set_plain_kernels("");
+}
+
 TEST(LayerNorm, WholeAndOnSplitTokens_IsTheFormula) {
   for (const Placement& input :
        {Placement(Replicate{}), Placement(Shard{0}), Placement(Shard{1})}) {

@@ -18,6 +18,13 @@ void check_rows_are_whole(const std::string& path, const DTensor& x, int64_t wid
                "; the norm has ", width);
 }
 
+/// Whether a norm with these weights can also compute its input, a + b.
+bool takes_fused_sum(const Tensor& a, const Tensor& b, std::initializer_list<Tensor> weights) {
+  return a.defined() && is_on(Kernel::kNorm) && takes_fused({a, b}) && takes_fused(weights) &&
+         weights.begin()->scalar_type() == a.scalar_type() &&
+         weights.begin()->device() == a.device();
+}
+
 }  // namespace
 
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps, double offset) {
@@ -41,7 +48,13 @@ RmsNorm::RmsNorm(int64_t width, double eps, double offset)
 DTensor RmsNorm::forward(const DTensor& x, const Context& /*context*/) {
   check_rows_are_whole(path(), x, weight_->shape()[0]);
   weight_->used_in(x);
-  return x.with(rms_norm(x.local(), weight_->use(), eps_, offset_));
+  const Tensor& weight = weight_->use();
+  if (const auto [a, b] = x.open_sum(); takes_fused_sum(a, b, {weight})) {
+    NormedSum result = fused_rms_norm(Terms{.a = a, .b = b}, weight, eps_, offset_);
+    x.set_sum(result.sum);
+    return x.with(result.normed);
+  }
+  return x.with(rms_norm(x.local(), weight, eps_, offset_));
 }
 
 LayerNorm::LayerNorm(int64_t width, double eps)
@@ -58,6 +71,11 @@ DTensor LayerNorm::forward(const DTensor& x, const Context& /*context*/) {
   bias_->used_in(x);
   const Tensor& weight = weight_->use();
   const Tensor& bias = bias_->use();
+  if (const auto [a, b] = x.open_sum(); takes_fused_sum(a, b, {weight, bias})) {
+    NormedSum result = fused_layer_norm(Terms{.a = a, .b = b}, weight, bias, eps_);
+    x.set_sum(result.sum);
+    return x.with(result.normed);
+  }
   if (is_on(Kernel::kNorm) && takes_fused({x.local(), weight, bias})) {
     return x.with(fused_layer_norm(x.local(), weight, bias, eps_));
   }

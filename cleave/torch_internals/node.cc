@@ -14,13 +14,14 @@ namespace {
 
 class CallbackNode : public torch::autograd::Node {
  public:
-  CallbackNode(const char* name, Backward backward) : name_(name), backward_(std::move(backward)) {}
+  CallbackNode(const char* name, Backward backward, UnusedOutputs unused)
+      : name_(name), backward_(std::move(backward)), unused_(unused) {}
   [[nodiscard]] std::string name() const override { return name_; }
   void release_variables() override { backward_ = nullptr; }
 
  private:
   variable_list apply(variable_list&& grads) override {
-    for (size_t i = 0; i < grads.size(); ++i) {
+    for (size_t i = 0; i < grads.size() && unused_ == UnusedOutputs::kZeros; ++i) {
       if (!grads[i].defined()) grads[i] = input_metadata(i).zeros_like();
     }
     TORCH_CHECK(backward_, name_, ": backward ran a second time over a freed graph");
@@ -29,15 +30,16 @@ class CallbackNode : public torch::autograd::Node {
   }
   const char* name_;
   Backward backward_;
+  UnusedOutputs unused_;
 };
 
 /// A new node in the pointer type of libtorch's graphs.
 template <class SomeNode>
-auto make_node(const char* name, Backward backward) {
+auto make_node(const char* name, Backward backward, UnusedOutputs unused) {
   if constexpr (std::is_base_of_v<c10::intrusive_ptr_target, SomeNode>) {
-    return c10::make_intrusive<SomeNode>(name, std::move(backward));
+    return c10::make_intrusive<SomeNode>(name, std::move(backward), unused);
   } else {  // libtorch 2.11
-    return std::shared_ptr<SomeNode>(new SomeNode(name, std::move(backward)),
+    return std::shared_ptr<SomeNode>(new SomeNode(name, std::move(backward), unused),
                                      [](auto* node) { deleteNode(node); });
   }
 }
@@ -49,8 +51,8 @@ bool needs_grad(const Tensor& t) {
 }
 
 void connect(const char* name, const variable_list& inputs, const variable_list& outputs,
-             Backward backward) {
-  const auto node = make_node<CallbackNode>(name, std::move(backward));
+             Backward backward, UnusedOutputs unused) {
+  const auto node = make_node<CallbackNode>(name, std::move(backward), unused);
   node->set_next_edges(torch::autograd::collect_next_edges(inputs));
   for (const Tensor& y : outputs) torch::autograd::set_history(y, node);
 }

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <functional>
 
 #include <ATen/core/Tensor.h>
@@ -10,9 +11,12 @@ using at::Tensor;
 using torch::autograd::variable_list;
 
 /// Maps the gradients of a node's outputs to those of its inputs, in order. Runs without grad mode.
-/// All given gradients are defined: an unused output has zeros, so that every rank reaches every
-/// collective.
+/// Gradients of unused outputs are what UnusedOutputs says.
 using Backward = std::function<variable_list(variable_list&&)>;
+
+/// The gradients that a Backward gets for outputs that nothing uses. Zeros let every rank reach
+/// every collective.
+enum class UnusedOutputs : uint8_t { kZeros, kUndefined };
 
 /// Whether a result computed from `t` must be connected to the autograd graph.
 bool needs_grad(const Tensor& t);
@@ -20,7 +24,7 @@ bool needs_grad(const Tensor& t);
 /// Connects `outputs`, new tensors computed without grad, to `inputs` in the autograd graph.
 /// Profilers show `name`, a string literal.
 void connect(const char* name, const variable_list& inputs, const variable_list& outputs,
-             Backward backward);
+             Backward backward, UnusedOutputs unused = UnusedOutputs::kZeros);
 
 /// y = forward(x) with a custom backward: dx = backward(dy). `backward` must not modify dy in
 /// place; autograd owns it.

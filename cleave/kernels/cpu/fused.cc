@@ -125,11 +125,36 @@ Tensor sums_over_rows(const Tensor& x, int64_t num_sums, const Work& work,
   return sums.sum(0);
 }
 
-variable_list norm_backward(RmsNormJob job, const Tensor& x, const Tensor& weight,
-                            const Tensor& dy) {
-  const Tensor dx = at::empty_like(x);
-  job.dy = data_of<const void>(dy);
+/// The gradients of a NormedSum, of which `sum` may be undefined.
+struct NormGradients {
+  Tensor sum, normed;
+};
+
+/// The gradients that a backward function got: of the sum, if there is one, and of its norm.
+NormGradients norm_gradients(const variable_list& grads, const Tensor& x) {
+  const auto given = [](const Tensor& t) { return t.defined() ? t.contiguous() : t; };
+  NormGradients d{.sum = grads.size() > 1 ? given(grads[0]) : Tensor(),
+                  .normed = given(grads.back())};
+  if (!d.normed.defined()) d.normed = at::zeros_like(x);
+  return d;
+}
+
+/// Sets what a job of backward reads and writes.
+template <class Job>
+void set_gradients(Job& job, const NormGradients& d, const Tensor& dx) {
+  job.dy = data_of<const void>(d.normed);
+  job.dsum = d.sum.defined() ? data_of<const void>(d.sum) : nullptr;
   job.dx = data_of<void>(dx);
+}
+
+void count_norm_backward(const Tensor& x, const NormGradients& d, const Tensor& dx) {
+  d.sum.defined() ? count_pass({&x, &d.normed, &d.sum}, {&dx}) : count_pass({&x, &d.normed}, {&dx});
+}
+
+variable_list norm_backward(RmsNormJob job, const Tensor& x, const Tensor& weight,
+                            const NormGradients& d) {
+  const Tensor dx = at::empty_like(x);
+  set_gradients(job, d, dx);
   const Tensor sums = sums_over_rows(
       x, 1,
       [&](int64_t begin, int64_t end, float* dweight) {
@@ -138,16 +163,15 @@ variable_list norm_backward(RmsNormJob job, const Tensor& x, const Tensor& weigh
       [&](const DeviceKernels& kernels, float* parts) {
         kernels.rms_norm_backward(job, rows_of(x), parts);
       });
-  count_pass({&x, &dy}, {&dx});
+  count_norm_backward(x, d, dx);
   return {dx, sums[0].to(weight.scalar_type())};
 }
 
 variable_list layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& moments,
-                                  const Tensor& dy) {
+                                  const NormGradients& d) {
   const Tensor dx = at::empty_like(x);
   LayerNormJob job = layer_norm_job(x, weight, moments, 0);
-  job.dy = data_of<const void>(dy);
-  job.dx = data_of<void>(dx);
+  set_gradients(job, d, dx);
   const Tensor sums = sums_over_rows(
       x, 2,
       [&](int64_t begin, int64_t end, float* to) {
@@ -156,7 +180,7 @@ variable_list layer_norm_backward(const Tensor& x, const Tensor& weight, const T
       [&](const DeviceKernels& kernels, float* parts) {
         kernels.layer_norm_backward(job, rows_of(x), parts);
       });
-  count_pass({&x, &dy}, {&dx});
+  count_norm_backward(x, d, dx);
   return {dx, sums[0].to(weight.scalar_type()), sums[1].to(weight.scalar_type())};
 }
 
@@ -172,49 +196,110 @@ bool takes_fused(std::initializer_list<Tensor> inputs) {
   });
 }
 
-Tensor fused_rms_norm(const Tensor& x, const Tensor& weight, double eps, double offset) {
-  const bool has_backward = needs_grad(x) || needs_grad(weight);
+namespace {
+
+/// The terms of a sum in contiguous memory, and the tensor of their sum: of one term, itself.
+struct NormInputs {
+  Tensor a, b, sum;
+  explicit NormInputs(const Terms& x) : a(x.a.detach().contiguous()), sum(a) {
+    if (!x.b.defined()) return;
+    b = x.b.detach().contiguous();
+    sum = at::empty_like(a);
+  }
+  template <class Job>
+  void set(Job& job) const {
+    if (!b.defined()) return;
+    job.x = data_of<const void>(a);
+    job.added = data_of<const void>(b);
+    job.sum = data_of<void>(sum);
+  }
+  void count(const Tensor& y) const {
+    b.defined() ? count_pass({&a, &b}, {&sum, &y}) : count_pass({&a}, {&y});
+  }
+};
+
+bool any_needs_grad(const Terms& x) {
+  return needs_grad(x.a) || (x.b.defined() && needs_grad(x.b));
+}
+
+/// Connects a norm: backward(gradients) gives those of the sum and of the `weights`.
+void connect_norm(const char* name, const Terms& x, const variable_list& weights,
+                  const NormedSum& result,
+                  const std::function<variable_list(const NormGradients&)>& backward) {
+  const bool is_sum = x.b.defined();
+  variable_list inputs{x.a}, outputs{result.normed};
+  if (is_sum) {
+    inputs.push_back(x.b);
+    outputs.insert(outputs.begin(), result.sum);
+  }
+  inputs.insert(inputs.end(), weights.begin(), weights.end());
+  connect(
+      name, inputs, outputs,
+      [is_sum, of = result.sum.detach(), backward](variable_list&& grads) {
+        variable_list out = backward(norm_gradients(grads, of));
+        if (is_sum) out.insert(out.begin(), out[0]);
+        return out;
+      },
+      UnusedOutputs::kUndefined);
+}
+
+}  // namespace
+
+NormedSum fused_rms_norm(const Terms& x, const Tensor& weight, double eps, double offset) {
+  const bool has_backward = any_needs_grad(x) || needs_grad(weight);
   const at::NoGradGuard no_grad;
-  const Tensor in = x.detach().contiguous();
+  const NormInputs in(x);
   const Tensor w = weight.detach().contiguous();
-  Tensor y = at::empty_like(in);
-  const Tensor scales = at::empty({rows_of(in)}, in.options().dtype(at::kFloat));
-  RmsNormJob job = norm_job(in, w, scales, offset);
+  const NormedSum result{.sum = in.sum, .normed = at::empty_like(in.sum)};
+  const Tensor scales = at::empty({rows_of(in.sum)}, in.sum.options().dtype(at::kFloat));
+  RmsNormJob job = norm_job(in.sum, w, scales, offset);
+  in.set(job);
   job.eps = eps;
-  job.y = data_of<void>(y);
+  job.y = data_of<void>(result.normed);
   run(
-      in, rows_of(in), grain_of_rows(job.width),
+      in.sum, rows_of(in.sum), grain_of_rows(job.width),
       [&](int64_t begin, int64_t end) { rms_norm_rows(job, begin, end); },
-      [&](const DeviceKernels& kernels) { kernels.rms_norm(job, rows_of(in)); });
-  count_pass({&in}, {&y});
-  if (!has_backward) return y;
-  connect("rms_norm", {x, weight}, {y}, [in, w, scales, offset](variable_list&& grads) {
-    return norm_backward(norm_job(in, w, scales, offset), in, w, grads[0].contiguous());
-  });
-  return y;
+      [&](const DeviceKernels& kernels) { kernels.rms_norm(job, rows_of(in.sum)); });
+  in.count(result.normed);
+  if (!has_backward) return result;
+  connect_norm("rms_norm", x, {weight}, result,
+               [of = in.sum.detach(), w, scales, offset](const NormGradients& d) {
+                 return norm_backward(norm_job(of, w, scales, offset), of, w, d);
+               });
+  return result;
+}
+
+Tensor fused_rms_norm(const Tensor& x, const Tensor& weight, double eps, double offset) {
+  return fused_rms_norm(Terms{.a = x, .b = {}}, weight, eps, offset).normed;
+}
+
+NormedSum fused_layer_norm(const Terms& x, const Tensor& weight, const Tensor& bias, double eps) {
+  const bool has_backward = any_needs_grad(x) || needs_grad(weight) || needs_grad(bias);
+  const at::NoGradGuard no_grad;
+  const NormInputs in(x);
+  const Tensor w = weight.detach().contiguous();
+  const Tensor b = bias.contiguous();
+  const NormedSum result{.sum = in.sum, .normed = at::empty_like(in.sum)};
+  const Tensor moments = at::empty({2, rows_of(in.sum)}, in.sum.options().dtype(at::kFloat));
+  LayerNormJob job = layer_norm_job(in.sum, w, moments, eps);
+  in.set(job);
+  job.bias = data_of<const void>(b);
+  job.y = data_of<void>(result.normed);
+  run(
+      in.sum, rows_of(in.sum), grain_of_rows(job.width),
+      [&](int64_t begin, int64_t end) { layer_norm_rows(job, begin, end); },
+      [&](const DeviceKernels& kernels) { kernels.layer_norm(job, rows_of(in.sum)); });
+  in.count(result.normed);
+  if (!has_backward) return result;
+  connect_norm("layer_norm", x, {weight, bias}, result,
+               [of = in.sum.detach(), w, moments](const NormGradients& d) {
+                 return layer_norm_backward(of, w, moments, d);
+               });
+  return result;
 }
 
 Tensor fused_layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
-  const bool has_backward = needs_grad(x) || needs_grad(weight) || needs_grad(bias);
-  const at::NoGradGuard no_grad;
-  const Tensor in = (has_backward ? x.detach() : x).contiguous();
-  const Tensor w = (has_backward ? weight.detach() : weight).contiguous();
-  const Tensor b = bias.contiguous();
-  Tensor y = at::empty(in.sizes(), in.options());
-  const Tensor moments = at::empty({2, rows_of(in)}, in.options().dtype(at::kFloat));
-  LayerNormJob job = layer_norm_job(in, w, moments, eps);
-  job.bias = data_of<const void>(b);
-  job.y = data_of<void>(y);
-  run(
-      in, rows_of(in), grain_of_rows(job.width),
-      [&](int64_t begin, int64_t end) { layer_norm_rows(job, begin, end); },
-      [&](const DeviceKernels& kernels) { kernels.layer_norm(job, rows_of(in)); });
-  count_pass({&in}, {&y});
-  if (!has_backward) return y;
-  connect("layer_norm", {x, weight, bias}, {y}, [in, w, moments](variable_list&& grads) {
-    return layer_norm_backward(in, w, moments, grads[0].contiguous());
-  });
-  return y;
+  return fused_layer_norm(Terms{.a = x, .b = {}}, weight, bias, eps).normed;
 }
 
 Tensor fused_gelu(const Tensor& x) {

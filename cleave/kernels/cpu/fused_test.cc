@@ -124,6 +124,69 @@ TEST(FusedLayerNorm, Gradients_EqualThoseOfTheDefinition) {
   }
 }
 
+/// What of a NormedSum a loss uses.
+enum class Used : uint8_t { kSum, kNormed, kBoth };
+
+/// The used values, and the gradients of the inputs. Inputs that get none have zeros.
+std::vector<Tensor> values_and_gradients(const NormedSum& result, std::vector<Tensor> inputs,
+                                         Used used) {
+  std::vector<Tensor> out, d;
+  if (used != Used::kNormed) out.push_back(result.sum);
+  if (used != Used::kSum) out.push_back(result.normed);
+  for (const Tensor& y : out) d.push_back(random(y.sizes(), 90 + d.size()).to(y.scalar_type()));
+  auto gradients = torch::autograd::grad(out, inputs, d, false, false, /*allow_unused=*/true);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    out.push_back(gradients[i].defined() ? gradients[i] : at::zeros_like(inputs[i]));
+  }
+  return out;
+}
+
+using SumNorm = std::function<NormedSum(const std::vector<Tensor>&)>;
+
+void expect_same_bits(const SumNorm& fused, const SumNorm& separate,
+                      const std::vector<Tensor>& inputs) {
+  for (const Used used : {Used::kSum, Used::kNormed, Used::kBoth}) {
+    std::vector<Tensor> leaves;
+    for (const Tensor& t : inputs) leaves.push_back(t.detach().requires_grad_());
+    const auto got = values_and_gradients(fused(leaves), leaves, used);
+    const auto want = values_and_gradients(separate(leaves), leaves, used);
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_TRUE(at::equal(got[i], want[i])) << i << " of use " << static_cast<int>(used) << ' '
+                                              << want[i].sizes() << ' ' << want[i].scalar_type();
+    }
+  }
+}
+
+// Oracle: libtorch's sum, and the norm of it, which the tests above compare with its definition.
+TEST(FusedNorms, OfASum_HaveTheBitsOfSumAndNorm) {
+  for (const at::ScalarType type : kTypes) {
+    for (const int64_t width : {1, 5, 16, 100, 768}) {
+      for (const int64_t rows : {1, 63, 130}) {
+        const Tensor a = random({rows, width}, 1).to(type), b = random({rows, width}, 4).to(type);
+        const Tensor weight = random({width}, 2).to(type), bias = random({width}, 3).to(type);
+        expect_same_bits(
+            [](const auto& t) {
+              return fused_rms_norm(Terms{.a = t[0], .b = t[1]}, t[2], 1e-5, 1);
+            },
+            [](const auto& t) {
+              const Tensor sum = t[0] + t[1];
+              return NormedSum{.sum = sum, .normed = fused_rms_norm(sum, t[2], 1e-5, 1)};
+            },
+            {a, b, weight});
+        expect_same_bits(
+            [](const auto& t) {
+              return fused_layer_norm(Terms{.a = t[0], .b = t[1]}, t[2], t[3], 1e-2);
+            },
+            [](const auto& t) {
+              const Tensor sum = t[0] + t[1];
+              return NormedSum{.sum = sum, .normed = fused_layer_norm(sum, t[2], t[3], 1e-2)};
+            },
+            {a, b, weight, bias});
+      }
+    }
+  }
+}
+
 // Also where exp overflows, and for large negative inputs, where the result vanishes.
 TEST(FusedGelu, AnySize_EqualsTheDefinition) {
   for (const at::ScalarType type : kTypes) {

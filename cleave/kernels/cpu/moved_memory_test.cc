@@ -41,6 +41,18 @@ std::vector<Operation> operations() {
       {"layer_norm",
        [](const auto& t) { return fused_layer_norm(t[0], t[1], t[2], 1e-5); },
        {{5, 32}, {32}, {32}}},
+      {"rms_norm of a sum",
+       [](const auto& t) {
+         const NormedSum y = fused_rms_norm(Terms{.a = t[0], .b = t[1]}, t[2], 1e-5, 0);
+         return y.sum * y.normed;
+       },
+       {{5, 32}, {5, 32}, {32}}},
+      {"layer_norm of a sum",
+       [](const auto& t) {
+         const NormedSum y = fused_layer_norm(Terms{.a = t[0], .b = t[1]}, t[2], t[3], 1e-5);
+         return y.sum * y.normed;
+       },
+       {{5, 32}, {5, 32}, {32}, {32}}},
       {"gelu", [](const auto& t) { return fused_gelu(t[0]); }, {{5, 32}}},
       {"gate", [](const auto& t) { return fused_gate(t[0], t[1]); }, {{5, 32}, {5, 32}}},
       {"rotary",

@@ -9,7 +9,7 @@ namespace cleave::inline kernels {
 // supports runs. `void` pointers are to bf16 if is_bf16, else to fp32. Arithmetic is in fp32.
 
 /// y = x / rms(x) (weight + offset) for rows [begin, end) of [.., width]. `scales` [rows] receives
-/// 1 / rms.
+/// 1 / rms. With `added`, x + added is normed instead, rounded to their type, and written to `sum`.
 struct RmsNormJob {
   int64_t width = 0;
   bool is_bf16 = false;
@@ -20,6 +20,9 @@ struct RmsNormJob {
   float* scales = nullptr;
   const void* dy = nullptr;  // backward's
   void* dx = nullptr;
+  const void* added = nullptr;
+  void* sum = nullptr;
+  const void* dsum = nullptr;  // backward's, nullptr or another gradient of x, added to dx
   [[no_unique_address]] NotStored not_stored{};
 };
 void rms_norm_rows(const RmsNormJob& job, int64_t begin, int64_t end);
@@ -62,6 +65,9 @@ struct LayerNormJob {
   float *means = nullptr, *scales = nullptr;
   const void* dy = nullptr;  // backward's
   void* dx = nullptr;
+  const void* added = nullptr;
+  void* sum = nullptr;
+  const void* dsum = nullptr;  // backward's
   [[no_unique_address]] NotStored not_stored{};
 };
 void layer_norm_rows(const LayerNormJob& job, int64_t begin, int64_t end);

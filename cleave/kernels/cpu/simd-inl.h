@@ -68,6 +68,20 @@ HWY_INLINE FloatVec tanh(FloatVec v) {
   return hn::IfThenElse(hn::IsNaN(v), v, hn::Tanh(kFloats, v));
 }
 
+/// Calls body(i) for whole vectors of [0, width), then tail(i) for the remaining elements.
+template <class Body, class Tail>
+HWY_INLINE void sweep(int64_t width, const Body& body, const Tail& tail) {
+  const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
+  int64_t i = 0;
+  for (; i + lanes <= width; i += lanes) body(i);
+  for (; i < width; ++i) tail(i);
+}
+
+/// The sum of a vector's elements.
+HWY_INLINE float sum_of(FloatVec v) {
+  return hn::GetLane(hn::SumOfLanes(kFloats, v));
+}
+
 /// Scalar versions, for the elements that do not fill a vector.
 inline float load_one(const float* from) {
   return *from;

@@ -104,6 +104,43 @@ TEST(CudaLayerNorm, AnyShape_EqualsTheDefinition) {
   }
 }
 
+/// Both results side by side, so that each gets a gradient.
+Tensor both(const NormedSum& y) {
+  return at::cat({y.sum, y.normed}, -1);
+}
+
+TEST(CudaNorms, OfASum_EqualTheDefinitions) {
+  for (const at::ScalarType type : kTypes) {
+    for (const auto& [rows, width] : kShapes) {
+      // In bf16 the normed sum is rounded. Eighths of small numbers have exact sums.
+      const Tensor a = numbers({rows, width}, 1).mul(8).round().div(8);
+      const Tensor b = numbers({rows, width}, 4).mul(8).round().div(8);
+      const Tensor weight = numbers({width}, 2), bias = numbers({width}, 3);
+      expect_equal(
+          [](const auto& t) {
+            return both(fused_rms_norm({t[0], t[1]}, t[2], 1e-2, 1));
+          },
+          [](const auto& t) {
+            const Tensor sum = t[0] + t[1];
+            return both({.sum = sum, .normed = normalized(sum, 1e-2) * (t[2] + 1)});
+          },
+          {a, b, weight}, type, static_cast<double>(width + rows));
+      if (width == 1) continue;
+      expect_equal(
+          [](const auto& t) {
+            return both(fused_layer_norm({t[0], t[1]}, t[2], t[3], 1e-2));
+          },
+          [](const auto& t) {
+            const Tensor sum = t[0] + t[1];
+            const Tensor center = sum - sum.mean(-1, true);
+            const Tensor normed = center * (center.square().mean(-1, true) + 1e-2).rsqrt();
+            return both({.sum = sum, .normed = normed * t[2] + t[3]});
+          },
+          {a, b, weight, bias}, type, static_cast<double>(width + rows));
+    }
+  }
+}
+
 // The variance must be computed from differences.
 TEST(CudaLayerNorm, MeanFarFromZero_LosesNoMoreThanTheInput) {
   const Tensor x = (numbers({5, 300}, 1) + 1000).to(at::kFloat);

@@ -26,12 +26,51 @@ CLEAVE_DEVICE void for_other_quads(const Block& block, int64_t width, const Work
   for (int64_t i = int64_t{kQuad} * block.thread() + kKept * step; i < width; i += step) work(i);
 }
 
+/// The row that a block norms: of job.x, or of the sum with job.added, which load() writes to
+/// job.sum.
+template <class T, class Job>
+class NormedRow {
+ public:
+  /// Row `row` of the job's.
+  CLEAVE_DEVICE NormedRow(const Job& job, int64_t row)
+      : x_(static_cast<const T*>(job.x), row, job.width),
+        added_(static_cast<const T*>(job.added != nullptr ? job.added : job.x), row, job.width),
+        sum_(static_cast<T*>(job.added != nullptr ? job.sum : job.y), row, job.width),
+        is_sum_(job.added != nullptr) {}
+  /// The first read of a quad.
+  CLEAVE_DEVICE Quad load(int64_t i) const {
+    Quad v = x_.load(i);
+    if (!is_sum_) return v;
+    const Quad other = added_.load(i);
+    for (int k = 0; k < kQuad; ++k) v.at[k] += other.at[k];
+    const QuadWords<T> words = rounded<T>(v);
+    sum_.store(words.numbers(), i);
+    return words.numbers();
+  }
+  /// A later one, of the same thread.
+  CLEAVE_DEVICE Quad reload(int64_t i) const { return is_sum_ ? sum_.load(i) : x_.load(i); }
+
+ private:
+  Row<const T> x_, added_;
+  Row<T> sum_;
+  bool is_sum_;
+};
+
+/// Adds a quad of job.dsum, if there is one, to a quad of dx.
+template <class T, class Job>
+CLEAVE_DEVICE void add_dsum(const Job& job, int64_t row, int64_t i, Quad& dx) {
+  if (job.dsum == nullptr) return;
+  const Quad other = Row<const T>(static_cast<const T*>(job.dsum), row, job.width).load(i);
+  for (int k = 0; k < kQuad; ++k) dx.at[k] += other.at[k];
+}
+
 /// A block for each row.
 template <class T>
 struct RmsNormKernel {
+  static constexpr int kLeastBlocks = 4;  // without it, registers are spilled on sm_100
   template <class Block>
   CLEAVE_DEVICE void operator()(const Block& block, const RmsNormJob& job) const {
-    const Row<const T> x(static_cast<const T*>(job.x), block.index(), job.width);
+    const NormedRow<T, RmsNormJob> x(job, block.index());
     const Row<const T> weight(static_cast<const T*>(job.weight), 0, job.width);
     const Row<T> y(static_cast<T*>(job.y), block.index(), job.width);
     Quad kept[kKept]{};
@@ -53,7 +92,7 @@ struct RmsNormKernel {
       y.store(v, i);
     };
     for_kept_quads(block, job.width, [&](int64_t i, int n) { write(kept[n], i); });
-    for_other_quads(block, job.width, [&](int64_t i) { write(x.load(i), i); });
+    for_other_quads(block, job.width, [&](int64_t i) { write(x.reload(i), i); });
   }
 };
 
@@ -62,7 +101,7 @@ template <class T>
 struct LayerNormKernel {
   template <class Block>
   CLEAVE_DEVICE void operator()(const Block& block, const LayerNormJob& job) const {
-    const Row<const T> x(static_cast<const T*>(job.x), block.index(), job.width);
+    const NormedRow<T, LayerNormJob> x(job, block.index());
     const Row<const T> weight(static_cast<const T*>(job.weight), 0, job.width);
     const Row<const T> bias(static_cast<const T*>(job.bias), 0, job.width);
     const Row<T> y(static_cast<T*>(job.y), block.index(), job.width);
@@ -84,7 +123,7 @@ struct LayerNormKernel {
       }
     };
     for_kept_quads(block, job.width, [&](int64_t i, int n) { add_squares(kept[n], i); });
-    for_other_quads(block, job.width, [&](int64_t i) { add_squares(x.load(i), i); });
+    for_other_quads(block, job.width, [&](int64_t i) { add_squares(x.reload(i), i); });
     const float variance = sum_over_block(block, squares) / static_cast<float>(job.width);
     const float scale = 1 / std::sqrt(variance + static_cast<float>(job.eps));
     if (block.thread() == 0) {
@@ -98,7 +137,7 @@ struct LayerNormKernel {
       y.store(v, i);
     };
     for_kept_quads(block, job.width, [&](int64_t i, int n) { write(kept[n], i); });
-    for_other_quads(block, job.width, [&](int64_t i) { write(x.load(i), i); });
+    for_other_quads(block, job.width, [&](int64_t i) { write(x.reload(i), i); });
   }
 };
 
@@ -242,11 +281,15 @@ struct RmsNormBackwardKernel {
     T* const aligned_dx = static_cast<T*>(job.dx) + r * job.width;
     kept.each([&](int64_t i, int n) {
       const Quad w = load_aligned<QuadWords<T>>(aligned_weight + i).numbers();
-      store_aligned(rounded<T>(result(words.x[n].numbers(), words.dy[n].numbers(), w)),
-                    aligned_dx + i);
+      Quad d = result(words.x[n].numbers(), words.dy[n].numbers(), w);
+      add_dsum<T>(job, r, i, d);
+      store_aligned(rounded<T>(d), aligned_dx + i);
     });
-    kept.each_other(job.width,
-                    [&](int64_t i) { dx.store(result(x.load(i), dy.load(i), weight.load(i)), i); });
+    kept.each_other(job.width, [&](int64_t i) {
+      Quad d = result(x.load(i), dy.load(i), weight.load(i));
+      add_dsum<T>(job, r, i, d);
+      dx.store(d, i);
+    });
   }
 };
 
@@ -303,6 +346,7 @@ struct LayerNormBackwardKernel {
       for (int k = 0; k < kQuad; ++k) {
         d.at[k] = scale * (d.at[k] * w.at[k] - mean_g - (v.at[k] - mean) * scale * mean_gn);
       }
+      add_dsum<T>(job, r, i, d);
       dx.store(d, i);
     });
   }
