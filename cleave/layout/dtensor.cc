@@ -133,23 +133,24 @@ Tensor pad_to(const Tensor& t, const Shards& /*from*/, const Shards& to) {
 }
 
 std::optional<Change> change_between(Placement::Kind from, Placement::Kind to) {
-  using Kind = Placement::Kind;
-  if (from == Kind::kReplicate) {
-    if (to == Kind::kFanout) return Change{"replicate_to_fanout", same, sum};
-    if (to == Kind::kShard) return Change{"replicate_to_shard", slice_to, gather_to};
-  }
-  if (from == Kind::kFanout && to == Kind::kShard) {
-    return Change{"fanout_to_shard", slice_to, pad_to};
-  }
-  if (from == Kind::kPartial) {
-    if (to == Kind::kReplicate) return Change{"partial_to_replicate", sum, same};
-    if (to == Kind::kFanout) return Change{"partial_to_fanout", sum, sum};
-    if (to == Kind::kShard) return Change{"partial_to_shard", scatter_to, gather_to};
-  }
-  if (from == Kind::kShard) {
-    if (to == Kind::kReplicate) return Change{"shard_to_replicate", gather, owned_slice};
-    if (to == Kind::kFanout) return Change{"shard_to_fanout", gather, scatter};
-    if (to == Kind::kShard) return Change{"shard_to_shard", exchange, exchange_gradient};
+  using enum Placement::Kind;
+  struct Row {
+    Placement::Kind from, to;
+    Change change;
+  };
+  static constexpr Row kTable[] = {
+      {kReplicate, kFanout, {"replicate_to_fanout", same, sum}},
+      {kReplicate, kShard, {"replicate_to_shard", slice_to, gather_to}},
+      {kFanout, kShard, {"fanout_to_shard", slice_to, pad_to}},
+      {kPartial, kReplicate, {"partial_to_replicate", sum, same}},
+      {kPartial, kFanout, {"partial_to_fanout", sum, sum}},
+      {kPartial, kShard, {"partial_to_shard", scatter_to, gather_to}},
+      {kShard, kReplicate, {"shard_to_replicate", gather, owned_slice}},
+      {kShard, kFanout, {"shard_to_fanout", gather, scatter}},
+      {kShard, kShard, {"shard_to_shard", exchange, exchange_gradient}},
+  };
+  for (const Row& row : kTable) {
+    if (row.from == from && row.to == to) return row.change;
   }
   return std::nullopt;
 }

@@ -250,7 +250,7 @@ NormedSum fused_rms_norm(const Terms& x, const Tensor& weight, double eps, doubl
   const at::NoGradGuard no_grad;
   const NormInputs in(x);
   const Tensor w = weight.detach().contiguous();
-  const NormedSum result{.sum = in.sum, .normed = at::empty_like(in.sum)};
+  NormedSum result{.sum = in.sum, .normed = at::empty_like(in.sum)};
   const Tensor scales = at::empty({rows_of(in.sum)}, in.sum.options().dtype(at::kFloat));
   RmsNormJob job = norm_job(in.sum, w, scales, offset);
   in.set(job);
@@ -279,7 +279,7 @@ NormedSum fused_layer_norm(const Terms& x, const Tensor& weight, const Tensor& b
   const NormInputs in(x);
   const Tensor w = weight.detach().contiguous();
   const Tensor b = bias.contiguous();
-  const NormedSum result{.sum = in.sum, .normed = at::empty_like(in.sum)};
+  NormedSum result{.sum = in.sum, .normed = at::empty_like(in.sum)};
   const Tensor moments = at::empty({2, rows_of(in.sum)}, in.sum.options().dtype(at::kFloat));
   LayerNormJob job = layer_norm_job(in.sum, w, moments, eps);
   in.set(job);
