@@ -65,7 +65,7 @@ class NcclGroup : public C10dGroup {
     if (is_orderly) {
       for_each_backend([](auto& backend) { without_errors([&] { backend.shutdown(); }); });
     } else {
-      abort();
+      NcclGroup::abort();
     }
   }
   NcclGroup(const NcclGroup&) = delete;

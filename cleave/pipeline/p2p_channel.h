@@ -18,7 +18,7 @@ struct StageMessage {
 };
 
 /// Bytes of the header of a message.
-inline constexpr int64_t kMessageHeaderBytes = 18 * 8;
+inline constexpr int64_t kMessageHeaderBytes = int64_t{18} * 8;
 
 /// One rank's channel to the ranks of the other stages, for one run of micro-batches.
 ///

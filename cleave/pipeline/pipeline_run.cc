@@ -115,7 +115,7 @@ DTensor PipelineRun::input_of(const Action& action, Context& context, InFlight& 
   StageMessage message{
       .kind = MessageKind::kActivation, .stage = action.stage, .micro_batch = action.micro_batch};
   const auto begin = static_cast<size_t>(work_.stages[static_cast<size_t>(action.stage)].begin);
-  const DTensor first = received(message, *work_.sequence[begin - 1], live);
+  DTensor first = received(message, *work_.sequence[begin - 1], live);
   for (const Layer* maker : named_before(action.stage)) {
     ++message.value;
     context.values = context.values.with(maker->output_name(), received(message, *maker, live));

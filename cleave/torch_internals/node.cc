@@ -44,6 +44,24 @@ auto make_node(const char* name, Backward backward, UnusedOutputs unused) {
   }
 }
 
+/// Runs f again and returns the gradients of the wanted inputs; undefined tensors for the others.
+variable_list gradients_of(const std::function<Tensor(const variable_list&)>& f,
+                           const variable_list& inputs, const std::vector<bool>& wanted,
+                           const Tensor& gradient) {
+  const at::AutoGradMode grad_mode(true);
+  variable_list again, out(inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    again.push_back(wanted[i] ? inputs[i].detach().requires_grad_() : inputs[i]);
+  }
+  const Tensor result = f(again);
+  if (!result.requires_grad()) return out;
+  torch::autograd::backward({result}, {gradient});
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (wanted[i]) out[i] = again[i].grad();
+  }
+  return out;
+}
+
 }  // namespace
 
 bool needs_grad(const Tensor& t) {
@@ -93,22 +111,9 @@ Tensor recomputed(const char* name, const variable_list& inputs,
     const at::NoGradGuard no_grad;
     y = f(plain);
   }
-  connect(name, inputs, {y},
-          [plain, wanted, f = std::move(f)](variable_list&& grads) -> variable_list {
-            const at::AutoGradMode grad_mode(true);
-            variable_list again;
-            for (size_t i = 0; i < plain.size(); ++i) {
-              again.push_back(wanted[i] ? plain[i].detach().requires_grad_() : plain[i]);
-            }
-            const Tensor result = f(again);
-            if (!result.requires_grad()) return variable_list(plain.size());
-            torch::autograd::backward({result}, {grads[0]});
-            variable_list out;
-            for (size_t i = 0; i < plain.size(); ++i) {
-              out.push_back(wanted[i] ? again[i].grad() : Tensor());
-            }
-            return out;
-          });
+  connect(name, inputs, {y}, [plain, wanted, f = std::move(f)](variable_list&& grads) {
+    return gradients_of(f, plain, wanted, grads[0]);
+  });
   return y;
 }
 

@@ -21,7 +21,7 @@ using test::GridRecord;
 using test::GridRunner;
 using test::Point;
 
-const fake_device::RegisterFirst registered;
+const fake_device::RegisterFirst kRegistered;
 constexpr double kTolerance = 1e-9;
 
 /// Steps of one rank on the CPU, made once.

@@ -133,6 +133,7 @@ std::vector<Tensor> values_and_gradients(const NormedSum& result, std::vector<Te
   std::vector<Tensor> out, d;
   if (used != Used::kNormed) out.push_back(result.sum);
   if (used != Used::kSum) out.push_back(result.normed);
+  d.reserve(out.size());
   for (const Tensor& y : out) d.push_back(random(y.sizes(), 90 + d.size()).to(y.scalar_type()));
   auto gradients = torch::autograd::grad(out, inputs, d, false, false, /*allow_unused=*/true);
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -147,6 +148,7 @@ void expect_same_bits(const SumNorm& fused, const SumNorm& separate,
                       const std::vector<Tensor>& inputs) {
   for (const Used used : {Used::kSum, Used::kNormed, Used::kBoth}) {
     std::vector<Tensor> leaves;
+    leaves.reserve(inputs.size());
     for (const Tensor& t : inputs) leaves.push_back(t.detach().requires_grad_());
     const auto got = values_and_gradients(fused(leaves), leaves, used);
     const auto want = values_and_gradients(separate(leaves), leaves, used);

@@ -32,7 +32,7 @@ struct Operation {
 std::vector<Operation> operations() {
   const auto onednn = [](const auto& t) {
     set_gemm(Gemm::kOneDnn);
-    const Tensor y = affine(t[0], t[1], t[2]);
+    Tensor y = affine(t[0], t[1], t[2]);
     set_gemm(Gemm::kMkl);
     return y;
   };

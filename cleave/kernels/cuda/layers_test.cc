@@ -29,6 +29,7 @@ double bound_of(at::ScalarType type, double terms) {
 /// Value and gradients for inputs of their own type.
 std::vector<Tensor> value_and_gradients(const Function& f, const std::vector<Tensor>& inputs) {
   std::vector<Tensor> leaves;
+  leaves.reserve(inputs.size());
   for (const Tensor& t : inputs) leaves.push_back(t.detach().clone().requires_grad_());
   const Tensor value = f(leaves);
   const Tensor d = numbers(value.sizes(), 99).to(at::kBFloat16).to(value.scalar_type());
