@@ -102,11 +102,12 @@ class Search:
 
     def run_case(self, index):
         case = cases.draw(self.options.seed, index, self.options.kind)
-        if self.stop.is_set() or self.results.has(index, case["kind"]):
+        kind = case.get("drawn", case["kind"])
+        if self.stop.is_set() or self.results.has(index, kind):
             return
         start = time.monotonic()
         end, what, text = end_of(case, self.options.program)
-        row = {"index": index, "kind": case["kind"], "end": end, "reason": what, "seconds": time.monotonic() - start}
+        row = {"index": index, "kind": kind, "end": end, "reason": what, "seconds": time.monotonic() - start}
         if end == "failed":
             with self.lock:
                 self.failures += 1

@@ -1,6 +1,7 @@
 """Draws random cases. A case is a dict of plain values, which JSON can represent:
 
   kind      see KINDS; never `large`, which draws cases of other kinds
+  drawn     "large" for these
   model     changes of models.DEFAULTS
   data      changes of data.DEFAULTS
   math      flags that affect the numbers; the reference has them too
@@ -563,7 +564,7 @@ def large(rng):
     kind = rng.choice(wide.LARGE_KINDS)
     case = {"kind": kind, **KINDS[kind][0](rng)}
     wide.enlarge(rng, case)
-    return case
+    return {**case, "drawn": "large"}
 
 
 # Maps a kind to (its draw function, its share of all cases).
