@@ -28,16 +28,21 @@ class NormWeight {
   float offset_;
 };
 
+/// to = a + b for rows of `width` elements; `to` may be `a`.
+template <class T>
+void add_row(const T* a, const T* b, T* to, int64_t width) {
+  sweep(
+      width, [&](int64_t i) { store(hn::Add(load(a + i), load(b + i)), to + i); },
+      [&](int64_t i) { store_one(load_one(a + i) + load_one(b + i), to + i); });
+}
+
 /// Row `r` that is normed: of job.x, or of the sum with job.added, which is written to job.sum.
 template <class T, class Job>
 const T* normed_row(const Job& job, int64_t r) {
   const T* x = static_cast<const T*>(job.x) + r * job.width;
   if (job.added == nullptr) return x;
-  const T* added = static_cast<const T*>(job.added) + r * job.width;
   T* sum = static_cast<T*>(job.sum) + r * job.width;
-  sweep(
-      job.width, [&](int64_t i) { store(hn::Add(load(x + i), load(added + i)), sum + i); },
-      [&](int64_t i) { store_one(load_one(x + i) + load_one(added + i), sum + i); });
+  add_row(x, static_cast<const T*>(job.added) + r * job.width, sum, job.width);
   return sum;
 }
 
@@ -45,11 +50,8 @@ const T* normed_row(const Job& job, int64_t r) {
 template <class T, class Job>
 void add_dsum(const Job& job, int64_t r) {
   if (job.dsum == nullptr) return;
-  const T* dsum = static_cast<const T*>(job.dsum) + r * job.width;
   T* dx = static_cast<T*>(job.dx) + r * job.width;
-  sweep(
-      job.width, [&](int64_t i) { store(hn::Add(load(dx + i), load(dsum + i)), dx + i); },
-      [&](int64_t i) { store_one(load_one(dx + i) + load_one(dsum + i), dx + i); });
+  add_row<T>(dx, static_cast<const T*>(job.dsum) + r * job.width, dx, job.width);
 }
 
 template <class T>
