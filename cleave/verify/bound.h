@@ -23,8 +23,8 @@ struct Sums {
 ///
 /// Terms that cancel inside one operation do not show so: backward of softmax gives zero where a
 /// query sees one key, whatever its input, and rounds numbers as large as the gradient of the
-/// probabilities. So the error of one rank that computes in the type, with libtorch's operations,
-/// counts too, lambda times; in fp64, how much its values change with their last bits.
+/// probabilities. So the errors of one rank that computes in the type, with libtorch's operations
+/// and several choices of last bits, count too, lambda times.
 ///
 /// fp32 and fp64 round each term of a sum and each operation in series. bf16 and fp16 sums are
 /// accumulated in fp32: operations in series round to the type once each, and a sum over ranks once

@@ -24,6 +24,7 @@ const Names kInner = {"intermediate_size", "n_inner", "moe_intermediate_size"};
 const Names kHeadDim = {"head_dim"};
 const Names kVocab = {"vocab_size"};
 const Names kPositions = {"max_position_embeddings", "n_positions"};
+constexpr std::array kRope = {"rope_scaling", "rope_parameters"};
 constexpr std::array kSwitches = {"attention_bias", "mlp_bias", "tie_word_embeddings"};
 
 class Draw {
@@ -49,6 +50,50 @@ bool has(const Object& config, const Names& names) {
 void set(Object& config, const Names& names, int64_t value) {
   for (const char* name : names) {
     if (config.contains(name) && config[name].is_number_integer()) config[name] = value;
+  }
+}
+
+/// The share of a head's dims that rotate.
+double rotated_part(const Object& config) {
+  constexpr const char* kKey = "partial_rotary_factor";
+  for (const char* name : kRope) {
+    if (config.contains(name) && config[name].is_object() && config[name].contains(kKey)) {
+      return config[name].value(kKey, 1.0);
+    }
+  }
+  return config.contains(kKey) && config[kKey].is_number() ? config.value(kKey, 1.0) : 1.0;
+}
+
+/// A number of dims of a head of which an even number rotates.
+int64_t draw_head_dim(const Object& config, Draw& draw) {
+  constexpr int64_t kMost = 256;
+  const double part = rotated_part(config);
+  const auto pairs_fit = [part](int64_t dim) {
+    const auto rotated = static_cast<int64_t>(part * static_cast<double>(dim));
+    return rotated >= 2 && rotated % 2 == 0;
+  };
+  int64_t dim = 2 * draw.from(1, 6);
+  while (!pairs_fit(dim) && dim < kMost) dim += 2;
+  return dim;
+}
+
+/// Makes a list that has one element per layer, or per pair of rotated dims, as long as needed.
+void set_length(Object& config, const char* name, int64_t length) {
+  if (!config.contains(name) || !config[name].is_array()) return;
+  Object given = config[name];
+  if (given.empty()) given.push_back(1.0);  // factors of heads of one dim
+  Object& list = config[name] = Object::array();
+  for (size_t i = 0; i < static_cast<size_t>(length); ++i) list.push_back(given[i % given.size()]);
+}
+
+void set_list_lengths(Object& config, int64_t num_layers, int64_t head_dim) {
+  for (const char* name : {"layer_types", "no_rope_layers"}) set_length(config, name, num_layers);
+  const auto rotated = static_cast<int64_t>(rotated_part(config) * static_cast<double>(head_dim));
+  for (const char* rope : kRope) {
+    if (!config.contains(rope)) continue;
+    for (const char* name : {"short_factor", "long_factor"}) {
+      set_length(config[rope], name, rotated / 2);
+    }
   }
 }
 
@@ -78,8 +123,10 @@ FuzzCase fuzz_case(const Json& config, int most_tp, uint64_t seed) {
   Draw draw(seed);
   const auto tp = static_cast<int>(draw.from(1, most_tp));
   const int64_t heads = draw.from(tp, tp + 4);
-  const int64_t head_dim = 2 * draw.from(1, 6);
-  set(json, kLayers, draw.from(1, 2));
+  const int64_t head_dim = draw_head_dim(json, draw);
+  const int64_t layers = draw.from(1, 2);
+  set(json, kLayers, layers);
+  set_list_lengths(json, layers, head_dim);
   set(json, kHeads, heads);
   set(json, kKvHeads, divisor_of(heads, draw));
   set(json, kHeadDim, head_dim);

@@ -71,6 +71,23 @@ TEST(Fuzz, HealthyRunsOfGemma3InFp64_HaveNoDifference) {
 TEST(Fuzz, HealthyRunsOfMixtralInFp64_HaveNoDifference) {
   expect_no_difference(325, at::kDouble, "mixtral-tiny", 4);
 }
+// Published configurations list a type for each layer and a factor for each pair of rotated dims.
+TEST(Fuzz, ListsOfAConfiguration_FitItsNewSizes) {
+  const Json config = Json::parse(R"({"model_type": "phi3", "vocab_size": 99, "hidden_size": 96,
+    "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 6,
+    "num_key_value_heads": 3, "max_position_embeddings": 64, "pad_token_id": null,
+    "original_max_position_embeddings": 32, "partial_rotary_factor": 0.75,
+    "layer_types": ["full_attention", "full_attention", "full_attention"],
+    "rope_scaling": {"type": "longrope", "short_factor": [1, 1.5, 2, 2.5, 3, 3.5],
+                     "long_factor": [2, 3, 4, 5, 6, 7]}})",
+                                  "test");
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    const FuzzCase fuzz = fuzz_case(config, 4, seed);
+    EXPECT_NO_THROW((void)make_model(fuzz.config)) << describe(fuzz);
+    EXPECT_EQ(fuzz.config.at("layer_types").size(),
+              fuzz.config.at("num_hidden_layers").as_int(1, 2));
+  }
+}
 TEST(Fuzz, HealthyRunsInFp16_HaveNoDifference) {
   expect_no_difference(175, at::kHalf);
 }

@@ -18,6 +18,7 @@ namespace cleave::verifying {
 namespace {
 
 constexpr int kDraws = 2;  // of injected rounding; a single one may cancel by chance
+constexpr int kTypedDraws = 3;
 
 std::string name_of(const Layer& layer) {
   return layer.path().empty() ? "the model" : layer.path();
@@ -129,6 +130,20 @@ std::vector<Quantity> rounded_run(const Draw& draw, Probes& probes, const Parame
   return out;
 }
 
+/// Observes the errors of one rank that computes in the type under test: one run, and more after
+/// changes of last bits, since where large terms cancel, the error of a single run may be small by
+/// chance.
+void observe_typed(Bounds& bounds, Probes& probes, const Parameters& parameters,
+                   const VerifySettings& settings, const Run& run) {
+  in_type(parameters, settings.dtype, [&] {
+    bounds.observe_one_rank(run({.number = 0, .size = 0}));
+    for (int draw = 1; draw <= kTypedDraws; ++draw) {
+      const Draw last_bits{.number = kDraws + draw, .size = Bounds::size(settings.dtype) / 2};
+      bounds.observe_one_rank(rounded_run(last_bits, probes, parameters, settings, run));
+    }
+  });
+}
+
 /// The values with bounds, from draws of injected rounding.
 std::vector<Wanted> with_bounds(Bounds& bounds, Probes& probes, const Parameters& parameters,
                                 const VerifySettings& settings, const Run& run) {
@@ -150,30 +165,40 @@ Tensor storable(const Tensor& t, at::ScalarType type) {
   return t.is_floating_point() ? t.to(type).to(at::kDouble) : t;
 }
 
-/// Sets input and values of a part that is run. `typed` are the values of the part in the type
-/// under test; none if that is fp64.
-void fill_wanted(WantedPart& wanted, const Part& part, const std::vector<Quantity>& typed,
-                 Probes& probes, const VerifySettings& settings) {
+/// The input of a part; ids stay as they are.
+Tensor rounded_input(const Tensor& x, const Draw& draw, const VerifySettings& settings) {
+  if (!x.is_floating_point() || draw.size == 0) return x;
+  return rounded(x, draw.size, settings.seed, draw.stream("input"));
+}
+
+/// Sets input and values of a part that is run. `typed` is the part as it was recorded in the type
+/// under test; null if that is fp64.
+void fill_wanted(WantedPart& wanted, const Part& part, const Part* typed, Probes& probes,
+                 const VerifySettings& settings) {
   const Tensor x = storable(part.x.local(), settings.dtype);
   const std::vector<Quantity> values = run_part(part, x, settings);
   Bounds bounds(
       values, settings.dtype,
       {.terms = terms_of(part, x, values.front().local) * settings.ep, .ranks = settings.tp});
-  if (!typed.empty()) bounds.observe_one_rank(typed);
-  const auto run = [&](const Draw& draw) {
-    const Tensor in =
-        x.is_floating_point() ? rounded(x, draw.size, settings.seed, draw.stream("input")) : x;
-    return run_part(part, in, settings);
+  const auto run_on = [&settings](const Part& of, const Tensor& in) {
+    return [&, in](const Draw& draw) {
+      return run_part(of, rounded_input(in, draw, settings), settings);
+    };
   };
+  if (typed != nullptr) {
+    const Tensor in = x.is_floating_point() ? x.to(settings.dtype) : x;
+    observe_typed(bounds, probes, typed->parameters, settings, run_on(*typed, in));
+  }
   wanted.x = x;
-  wanted.values = with_bounds(bounds, probes, part.parameters, settings, run);
+  wanted.values = with_bounds(bounds, probes, part.parameters, settings, run_on(part, x));
 }
 
 /// The values of a step with bounds; if `stepped`, the weights after it too.
 std::vector<Wanted> wanted_step_of(Model& model, Probes& probes, const StepInput& input,
                                    const VerifySettings& settings, bool stepped) {
   const Parameters parameters = model.parameters();
-  const std::vector<Quantity> values = run_step(model, {}, input, settings);
+  const Run run = [&](const Draw& /*draw*/) { return run_step(model, {}, input, settings); };
+  const std::vector<Quantity> values = run({.number = 0, .size = 0});
   std::vector<Quantity> weights;
   if (stepped) {
     weights = stepped_weights(model);
@@ -185,12 +210,9 @@ std::vector<Wanted> wanted_step_of(Model& model, Probes& probes, const StepInput
   }
   Bounds bounds(values, settings.dtype, {.terms = terms, .ranks = settings.tp * settings.dp});
   if (settings.dtype != at::kDouble) {
-    in_type(parameters, settings.dtype,
-            [&] { bounds.observe_one_rank(run_step(model, {}, input, settings)); });
+    observe_typed(bounds, probes, parameters, settings, run);
   }
-  std::vector<Wanted> out =
-      with_bounds(bounds, probes, parameters, settings,
-                  [&](const Draw& /*draw*/) { return run_step(model, {}, input, settings); });
+  std::vector<Wanted> out = with_bounds(bounds, probes, parameters, settings, run);
   for (size_t i = 0; i < weights.size(); ++i) {
     constexpr size_t kFirstGradient = 2;  // after loss and output
     out.push_back(wanted_step(weights[i], out[kFirstGradient + i], kLearningRate, kAdamEps,
@@ -207,20 +229,16 @@ void add_parts(WantedRun& run, Model& model, Probes& probes, const VerifySetting
     run.parts.push_back({.name = parts[i].name, .path = path, .x = {}});
   }
   mark_wanted(run, calls, settings.layer);
-  std::vector<std::vector<Quantity>> typed(parts.size());
+  std::vector<Part> typed;
   if (settings.dtype != at::kDouble) {
     in_type(model.parameters(), settings.dtype, [&] {
-      const auto own = parts_of(recorded(model, probes, Axis(), run.input, settings.seed), settings,
-                                run.input, {});
-      for (size_t i = 0; i < parts.size(); ++i) {
-        if (!run.parts[i].is_run) continue;
-        const Tensor& x = parts[i].x.local();
-        typed[i] = run_part(own[i], x.is_floating_point() ? x.to(settings.dtype) : x, settings);
-      }
+      typed = parts_of(recorded(model, probes, Axis(), run.input, settings.seed), settings,
+                       run.input, {});
     });
   }
   for (size_t i = 0; i < parts.size(); ++i) {
-    if (run.parts[i].is_run) fill_wanted(run.parts[i], parts[i], typed[i], probes, settings);
+    if (!run.parts[i].is_run) continue;
+    fill_wanted(run.parts[i], parts[i], typed.empty() ? nullptr : &typed[i], probes, settings);
   }
 }
 

@@ -4,7 +4,7 @@
 
 Draws COUNT random cases of SEED (`level`: 60, 500 or 5,000 by CLEAVE_TEST_LEVEL) and compares each with one rank or another
 oracle; see docs/search.md. A failure is shrunk and printed with the command that repeats it: --replay takes SEED:INDEX,
-SEED:INDEX:KIND or a case as JSON. Results are kept in DIR (build/search), so that an interrupted search continues.
+SEED:INDEX:KIND, a case as JSON, or a file of such lines. Results are kept in DIR (build/search), so that an interrupted search continues.
 """
 import argparse
 import concurrent.futures
@@ -143,8 +143,8 @@ class Search:
         return 1 if failed or self.stop.is_set() else 0
 
 
-def replay(options):
-    text = options.replay
+def replayed(options, text):
+    """Whether the case failed."""
     if text.lstrip().startswith("{"):
         case = json.loads(text)
     else:
@@ -154,8 +154,14 @@ def replay(options):
         case.setdefault(part, {})
     print(json.dumps(case))
     end, what, text = end_of(case, options.program, options.keep)
-    print(f"{end}: {what}: {text}" if what else end)
-    return 1 if end == "failed" else 0
+    print(f"{end}: {what}: {text}" if what else end, flush=True)
+    return end == "failed"
+
+
+def replay(options):
+    path = pathlib.Path(options.replay)
+    texts = path.read_text().splitlines() if path.suffix == ".jsonl" else [options.replay]
+    return 1 if any([replayed(options, text) for text in texts]) else 0
 
 
 def main():

@@ -9,6 +9,7 @@ in fp32 and fp64, whose factor is large, the last round nudges by the unit round
 themselves bound the difference.
 """
 import math
+import statistics
 from dataclasses import dataclass
 
 import tolerance
@@ -25,8 +26,11 @@ class Round:
         """The relative change of each weight, for a unit roundoff."""
         return tolerance.amplified(unit, dtype, sum_length) if self.is_amplified else unit
 
-    def explains(self, distance, responses, dtype, sum_length):
-        """Whether rounding explains a difference of `distance`, if nudges change the number by `responses`.
+    def explains(self, distance, responses, dtype, sum_length, size=math.inf):
+        """Whether rounding explains a difference of `distance`, if nudges change the number, of `size`, by `responses`.
+
+        Where most nudges change a number by more than half its size, it is random, and a few nudges do not show its largest
+        values; any difference is explained.
 
         The response of a nudged fp16 run is NaN, and bounds nothing, where scaled gradients overflow and it has no number, or
         has skipped other steps than the reference. Without two other responses, rounding decides whether there is a number,
@@ -35,6 +39,8 @@ class Round:
         finite = [r for r in responses if math.isfinite(r)]
         if len(finite) < 2:
             return dtype == "fp16" and math.isfinite(distance) and any(math.isnan(r) for r in responses)
+        if len(finite) > 3 and statistics.median(finite) > size / 2:
+            return math.isfinite(distance)
         return distance <= (max(finite) if self.is_amplified else tolerance.amplified(max(finite), dtype, sum_length))
 
 

@@ -1,0 +1,102 @@
+"""Tests how tools/search tells rounding from faults: confirm.py, and what calls it."""
+import math
+import pathlib
+import sys
+import unittest
+import unittest.mock
+
+TOOL = pathlib.Path(__file__).resolve().parents[2] / "tools/search"
+sys.path.insert(0, str(TOOL))
+
+import comparison  # noqa: E402
+import confirm  # noqa: E402
+import kinds  # noqa: E402
+import program  # noqa: E402
+import runs  # noqa: E402
+import tolerance  # noqa: E402
+
+
+class Judgements(unittest.TestCase):
+    def test_difference_is_explained_by_what_nudges_do_and_by_nothing_less(self):
+        self.assertTrue(confirm.ROUNDS[0].explains(5e-7, [1e-7, 2e-7], "fp32", 16))
+        self.assertFalse(confirm.ROUNDS[0].explains(1e-4, [1e-7, 2e-7], "fp32", 16))
+        self.assertFalse(confirm.ROUNDS[0].explains(0.0, [], "fp32", 16))
+
+    def test_number_that_most_nudges_change_by_more_than_half_is_random(self):
+        responses = [90.0, 2.0, 60.0, 70.0]
+        self.assertTrue(confirm.ROUNDS[0].explains(1e4, responses, "bf16", 16, size=80))
+        self.assertFalse(confirm.ROUNDS[0].explains(1e4, responses, "bf16", 16, size=200))
+        self.assertFalse(confirm.ROUNDS[0].explains(1e4, responses[:3], "bf16", 16, size=80))
+        self.assertFalse(confirm.ROUNDS[0].explains(math.inf, responses, "bf16", 16, size=80))
+
+    def test_larger_nudges_bound_a_difference_themselves(self):
+        last = confirm.ROUNDS[-1]
+        size = last.size(tolerance.UNIT["fp32"], "fp32", 16)
+        self.assertEqual(size, tolerance.amplified(tolerance.UNIT["fp32"], "fp32", 16))
+        self.assertTrue(last.explains(2e-4, [1e-7, 3e-4], "fp32", 16))  # one of them flips the sign of a small gradient
+        self.assertFalse(last.explains(2e-4, [1e-7, 1e-4], "fp32", 16))
+        self.assertEqual((confirm.rounds_of("fp64")[-1], confirm.rounds_of("bf16")[-1]), (last, confirm.ROUNDS[1]))
+
+    def test_other_ids_are_a_tie_if_a_nudge_changes_them_there_whatever_else_it_changes(self):
+        def rows(first_score, *ids):
+            return [{"prompt_ids": [1], "sequences": [{"ids": [4], "score": first_score}]},
+                    {"prompt_ids": [2], "sequences": [{"ids": each, "score": -1.0} for each in ids]}]
+
+        work = unittest.mock.Mock(dtype="fp32")
+        work.inputs.sum_length.return_value = 16
+        reference = rows(-2.0, [5, 6, 7], [8, 9])
+        found = kinds.Difference(1, 0, 1, "ids", "[5, 9], [5, 6, 7]", 0)
+
+        def judge(*nudged):
+            with unittest.mock.patch.object(confirm, "nudged", return_value=nudged):
+                kinds.judge_generated(work, found, reference, None, "fp32")
+
+        judge(rows(-2.5, [5, 3, 7], [8, 9]))  # other scores of the first prompt do not hide the token
+        judge(reference, rows(-2.0, [5], [8, 9]))
+        for other in (reference, rows(-2.0, [5, 6, 3], [8, 9]), rows(-2.0, [5, 6, 7], [3, 9])):
+            with self.assertRaises(program.Failure):
+                judge(other)
+
+    def test_number_that_no_nudged_run_has_is_not_bounded(self):
+        # All nudged runs skip the step in fp16.
+        self.assertTrue(confirm.ROUNDS[0].explains(3.2, [math.nan] * 4, "fp16", 16))
+        self.assertTrue(confirm.ROUNDS[0].explains(3.2, [math.nan] * 3 + [1e-7], "fp16", 16))
+        # Two runs that have the number bound it, and a side without the number is no difference of rounding.
+        self.assertFalse(confirm.ROUNDS[0].explains(3.2, [math.nan, 1e-7, 2e-7], "fp16", 16))
+        self.assertFalse(confirm.ROUNDS[0].explains(math.inf, [math.nan] * 4, "fp16", 16))
+        self.assertFalse(confirm.ROUNDS[0].explains(math.nan, [math.nan] * 4, "fp16", 16))
+
+    def test_metric_that_is_wrong_is_found(self):
+        bounds = tolerance.bounds("fp32", 2, 64)
+        row = {"step": 1, "loss": 3.5, "grad_norm": 2.0, "lr": 1e-3, "tokens": 8}
+        self.assertEqual(list(runs.metric_differences([dict(row)], [row], bounds)), [])
+        for name, value in (("loss", 3.503), ("grad_norm", 2.01), ("grad_norm", None), ("loss", math.nan)):
+            found = list(runs.metric_differences([{**row, name: value}], [row], bounds))
+            self.assertEqual([each[0] for each in found], [name])
+        for name, value in (("lr", 1.1e-3), ("tokens", 9)):
+            with self.assertRaises(program.Failure):
+                list(runs.metric_differences([{**row, name: value}], [row], bounds))
+
+    def test_nudged_run_that_overflows_bounds_the_steps_before_others_are_skipped(self):
+        def rows(*norms):
+            return [{"loss": 2.0 + i, "grad_norm": norm} for i, norm in enumerate(norms)]
+
+        reference = rows(None, None, 1.0)
+        off = [{**row, "loss": row["loss"] + 0.25} for row in rows(None, None, None)]
+        self.assertEqual(comparison.response_at(off, reference, "loss", 3), 0.25)
+        self.assertTrue(math.isnan(comparison.response_at(off, reference, "grad_norm", 3)))
+        other = rows(1.0, None, 1.0)  # its weights are different after the first step
+        self.assertEqual(comparison.response_at(other, reference, "loss", 1), 0)
+        self.assertTrue(math.isnan(comparison.response_at(other, reference, "loss", 2)))
+        self.assertTrue(math.isnan(comparison.response_at(other[:1], reference, "loss", 2)))
+
+    def test_early_stop_is_decided_by_rounding_only_if_evaluations_are_near(self):
+        bounds = tolerance.bounds("fp32", 2, 64)
+        comparison.check_stop([{"eval_loss": 3.5}, {"eval_loss": 3.5 + 1e-7}], bounds)
+        for losses in ((3.5, 3.6), (3.5,), (3.5, 3.6, 3.7, 3.6 + 1e-7)):  # the last two are not near the best
+            with self.assertRaises(program.Failure):
+                comparison.check_stop([{"eval_loss": loss} for loss in losses], bounds)
+
+
+if __name__ == "__main__":
+    unittest.main()
