@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -327,13 +326,6 @@ double tokens_from_text(const std::string& text) {
 
 void plan_on_cluster(const PlanOptions& o, const Json& config, const Cluster& cluster) {
   const TransformerSize m = transformer_size(config);
-  const int64_t longest =
-      config.int_or(config.has("n_positions") ? "n_positions" : "max_position_embeddings",
-                    std::numeric_limits<int64_t>::max(), 1);
-  if (o.seq_len > longest) {
-    log_warning("--seq-len ", o.seq_len, " is longer than the ", longest,
-                " positions of the model; train refuses it");
-  }
   const double tokens = o.tokens.empty() ? 0 : tokens_from_text(o.tokens);
   const ClusterTask task = task_of(o, cluster);
   const ClusterPlans plans = search_cluster(cluster, m, task, kShown);

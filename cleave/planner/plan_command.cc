@@ -1,5 +1,6 @@
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
@@ -292,15 +293,26 @@ Cluster cluster_here(const PlanOptions& o, int devices) {
   return c;
 }
 
+void warn_of_length(const PlanOptions& o, const Json& config) {
+  const int64_t longest =
+      config.int_or(config.has("n_positions") ? "n_positions" : "max_position_embeddings",
+                    std::numeric_limits<int64_t>::max(), 1);
+  if (o.seq_len > longest) {
+    log_warning("--seq-len ", o.seq_len, " is longer than the ", longest,
+                " positions of the model; train refuses it");
+  }
+}
+
 void plan(const PlanOptions& o) {
   if (!o.memory.empty()) (void)memory_limit(o.memory);  // before minutes of work
   if (!o.runs.empty()) return plan_runs(o);
+  const Json config = config_of(o);
+  warn_of_length(o, config);
   if (!o.cluster.empty()) {
     const auto here = [&](int devices) { return cluster_here(o, devices); };
-    return plan_on_cluster(o, config_of(o),
+    return plan_on_cluster(o, config,
                            o.cluster == "here" ? here(o.ranks) : read_cluster(o.cluster, here));
   }
-  const Json config = config_of(o);
   if (o.dry_run) return plan_rank(o, config);
   o.ranks == 0 ? plan_one(o, config) : plan_many(o, config);
 }

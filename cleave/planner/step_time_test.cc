@@ -157,6 +157,27 @@ TEST(PartOf, Attention_HasFewerSequencesAndThenFewerHeads) {
   EXPECT_EQ(part(8, 4, 0), (Sizes{1, 1, 1, 4, 4}));
 }
 
+TEST(PartOf, Attention_OfLongSequencesIsShorter) {
+  const auto length = [](int64_t tokens, int64_t window, double share) {
+    AttentionWork whole = kAttention;
+    whole.queries = whole.keys = tokens;
+    whole.window = window;
+    const double seen = static_cast<double>(tokens * (window > 0 ? window : tokens));
+    const double flops = 4.0 * static_cast<double>(whole.heads) * seen * 16;
+    const AttentionWork out = part_of(whole, flops * share);
+    EXPECT_EQ(out.queries, out.keys);
+    return out.queries;
+  };
+  const double one_head = 1.0 / static_cast<double>(kAttention.heads);
+  EXPECT_EQ(length(8192, 0, one_head), 8192);
+  EXPECT_EQ(length(8192, 0, one_head / 4), 4096);
+  EXPECT_EQ(length(8192, 0, 0), 1024);
+  EXPECT_EQ(length(2047, 0, 0), 2047);
+  // With a window, the flops of half the tokens are half.
+  EXPECT_EQ(length(8192, 1024, one_head / 2), 4096);
+  EXPECT_EQ(length(8192, 1024, 0), 2048);
+}
+
 /// Ranks of a pipeline; forward takes 3 seconds on each, backward 6.
 Forecast pipeline(int pp, int micro_batches) {
   Forecast f;

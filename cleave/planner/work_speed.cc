@@ -35,16 +35,19 @@ double flops_of(const MatrixWork& work) {
   return work.flops();
 }
 
-/// Flops of the two products of attention, hidden scores included.
+/// Flops of the two products of attention, scores that are hidden from a query included unless they
+/// are outside of its window.
 double flops_of(const AttentionWork& work) {
+  const int64_t keys = work.window > 0 ? std::min(work.window, work.keys) : work.keys;
   return 4.0 * static_cast<double>(work.batch * work.heads) *
-         static_cast<double>(work.queries * work.keys) * static_cast<double>(work.width);
+         static_cast<double>(work.queries * keys) * static_cast<double>(work.width);
 }
 
 /// Seconds at a speed of products. Backward has five products of the sizes of forward's two.
 double seconds_at(double flops, const AttentionWork& work) {
   const double passes = work.is_backward ? 2.5 : 1;
-  const double seen = work.is_causal ? 0.5 : 1;
+  const bool has_short_window = work.window > 0 && work.window < work.keys;
+  const double seen = work.is_causal && !has_short_window ? 0.5 : 1;
   return passes * seen * flops_of(work) / flops;
 }
 
@@ -180,6 +183,12 @@ AttentionWork part_of(AttentionWork shape, double most_flops) {
     shape.heads = shape.kv_heads > 1 ? std::max(kv_heads, shape.heads * kv_heads / shape.kv_heads)
                                      : shape.heads / 2;
     shape.kv_heads = kv_heads;
+  }
+  // Time grows with the flops of sequences that are longer than the kernels' blocks and a window.
+  const int64_t least = std::max<int64_t>(1024, 2 * shape.window);
+  while (flops_of(shape) > most_flops && std::min(shape.queries, shape.keys) >= 2 * least) {
+    shape.queries /= 2;
+    shape.keys /= 2;
   }
   return shape;
 }
