@@ -152,6 +152,7 @@ std::shared_ptr<const ChatTemplate> open_template(const std::string& wanted,
 void print_chats(const Tokenizer& tokenizer, const std::string& place, const Options& options) {
   require_file("--chat", options.chat);
   require_chat_template(options.chat_template);
+  (void)holds_chats({options.chat});  // refuses what train refuses
   ChatReader reader(
       // Not owned.
       {std::shared_ptr<const Tokenizer>(), &tokenizer},

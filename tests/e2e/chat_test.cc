@@ -341,5 +341,19 @@ TEST_F(ChatProgram, Tokenize_ShowsTheTrainedTokens) {
   EXPECT_EQ(count, kChats.size());
 }
 
+TEST_F(ChatProgram, Tokenize_RefusesRowsThatTrainRefuses) {
+  std::ofstream(in("both.jsonl"))
+      << R"({"text": "a", "messages": [{"role": "assistant", "content": "a"}]})"
+      << "\n";
+  const RunResult train = run_cleave({"train", "--data", in("both.jsonl"), "--out", in("out"),
+                                      "--chat-template", "chatml"});
+  const RunResult ran = run_cleave({"tokenize", "--tokenizer", "bytes", "--chat", in("both.jsonl"),
+                                    "--chat-template", "chatml"});
+  EXPECT_EQ(ran.exit_code, train.exit_code);
+  EXPECT_EQ(ran.err, train.err);
+  EXPECT_NE(ran.err.find("the first row has \"messages\" and \"text\""), std::string::npos)
+      << ran.err;
+}
+
 }  // namespace
 }  // namespace cleave::test
