@@ -92,10 +92,21 @@ class Judgements(unittest.TestCase):
 
     def test_early_stop_is_decided_by_rounding_only_if_evaluations_are_near(self):
         bounds = tolerance.bounds("fp32", 2, 64)
-        comparison.check_stop([{"eval_loss": 3.5}, {"eval_loss": 3.5 + 1e-7}], bounds)
-        for losses in ((3.5, 3.6), (3.5,), (3.5, 3.6, 3.7, 3.6 + 1e-7)):  # the last two are not near the best
-            with self.assertRaises(program.Failure):
-                comparison.check_stop([{"eval_loss": loss} for loss in losses], bounds)
+        for losses, is_near in (((3.5, 3.5 + 1e-7), True), ((3.5, 3.6), False), ((3.5,), False),
+                                ((3.5, 3.6, 3.7, 3.6 + 1e-7), False)):  # the last two are not near the best
+            self.assertEqual(comparison.is_near_best([{"eval_loss": loss} for loss in losses], bounds), is_near, losses)
+
+    def test_early_stop_that_nudges_move_is_decided_by_rounding(self):
+        work = unittest.mock.Mock(dtype="fp32")
+        work.inputs.sum_length.return_value = 16
+        for lengths, is_failure in (([2, 2, 2, 2], True), ([2, 2, 3, 2], False)):
+            with unittest.mock.patch.object(confirm, "nudged", return_value=lengths), \
+                    unittest.mock.patch.object(runs, "metrics_of", side_effect=range):
+                if is_failure:
+                    with self.assertRaises(program.Failure):
+                        comparison.judge_stop(work, [{}, {}], confirm.ROUNDS[0], "fp32")
+                else:
+                    comparison.judge_stop(work, [{}, {}], confirm.ROUNDS[0], "fp32")
 
 
 if __name__ == "__main__":

@@ -22,8 +22,9 @@ def compare_runs(work, got, wanted, layout, dtype=None, without=()):
     bounds = runs.bounds_of(work.inputs, dtype, layout)
     if "early-stop" in work.case["math"] and len(parallel) != len(reference):
         # Rounding may decide whether an evaluation is below the best. Until then the runs are the same.
+        if not is_near_best(reference[:min(len(parallel), len(reference))], bounds):
+            confirm.judged(lambda each: judge_stop(work, reference, each, dtype), confirm.rounds_of(dtype))
         parted = min(len(parallel), len(reference))
-        check_stop(reference[:parted], bounds)
         parallel, reference = parallel[:parted], reference[:parted]
     options = runs.options_of(work.case, reference)
     problems = list(runs.metric_differences(parallel, reference, bounds))
@@ -35,12 +36,20 @@ def compare_runs(work, got, wanted, layout, dtype=None, without=()):
         confirm.judged(lambda each: judge_run(work, wanted, (problems, tensors), each, dtype), confirm.rounds_of(dtype))
 
 
-def check_stop(rows, bounds):
-    """Raises Failure unless an evaluation is so near to the best before it that rounding may order them either way."""
+def is_near_best(rows, bounds):
+    """Whether an evaluation is so near to the best before it that rounding may order them either way."""
     losses = [row["eval_loss"] for row in rows]
     nearest = min((abs(loss - min(losses[:i])) for i, loss in enumerate(losses) if i), default=math.inf)
-    if nearest > 2 * len(rows) * bounds.loss(max(losses)):
-        raise Failure("steps", f"one run stops early after {len(rows)} steps, the other does not")
+    return nearest <= 2 * len(rows) * bounds.loss(max(losses))
+
+
+def judge_stop(work, rows, each, dtype):
+    """Raises Failure unless a nudged reference stops after another step than the reference, which has these rows."""
+    size = each.size(tolerance.UNIT[dtype], dtype, work.inputs.sum_length())
+    lengths = [len(runs.metrics_of(folder))
+               for folder in confirm.nudged(work, size, each.numbers, lambda path, n: nudged_run(work, path, n))]
+    if all(length == len(rows) for length in lengths):
+        raise Failure("steps", f"one run stops early, the other after {len(rows)} steps (nudged weights: after {lengths})")
 
 
 def judge_run(work, wanted, differences, each, dtype):
