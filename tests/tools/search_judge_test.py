@@ -96,6 +96,21 @@ class Judgements(unittest.TestCase):
                                 ((3.5, 3.6, 3.7, 3.6 + 1e-7), False)):  # the last two are not near the best
             self.assertEqual(comparison.is_near_best([{"eval_loss": loss} for loss in losses], bounds), is_near, losses)
 
+    def test_steps_after_one_that_rounding_has_changed_are_not_compared(self):
+        work = unittest.mock.Mock(dtype="bf16")
+        work.inputs.sum_length.return_value = 16
+        reference = [{"loss": 1.0, "grad_norm": 8.0}, {"loss": 1.0, "grad_norm": 8.0}]
+        nudged = [{"loss": 1.0, "grad_norm": 30.0}, {"loss": 1.1, "grad_norm": 8.0}]
+        later = ("loss", 2, 9.0, 1.0)
+        for first, is_failure in ((("grad_norm", 1, 50.0, 8.0), False), (("grad_norm", 1, 9.0, 8.0), True)):
+            with unittest.mock.patch.object(confirm, "nudged", return_value=[nudged, nudged]), \
+                    unittest.mock.patch.object(runs, "metrics_of", side_effect=lambda rows: rows):
+                if is_failure:
+                    with self.assertRaises(program.Failure):
+                        comparison.judge_run(work, reference, ([first, later], None), confirm.ROUNDS[0], "bf16")
+                else:
+                    comparison.judge_run(work, reference, ([first, later], None), confirm.ROUNDS[0], "bf16")
+
     def test_early_stop_that_nudges_move_is_decided_by_rounding(self):
         work = unittest.mock.Mock(dtype="fp32")
         work.inputs.sum_length.return_value = 16
