@@ -179,10 +179,9 @@ DTensor Decoder::logits_of(const Tensor& ids, Context context) {
 }
 
 bool Decoder::can_record() const {
-  return model_.can_record_decoding() && tp_.can_record() && rotary_switch_ == 0 &&
-         model_.parameters().front()->is_readable() && is_on(Kernel::kAttention) &&
-         recorder_of(device_.type()) != nullptr &&
-         device_kernels(device_, cache_.type()) != nullptr &&
+  return recorder_of(device_.type()) != nullptr && model_.can_record_decoding() &&
+         tp_.can_record() && rotary_switch_ == 0 && model_.parameters().front()->is_readable() &&
+         is_on(Kernel::kAttention) && device_kernels(device_, cache_.type()) != nullptr &&
          cache_.type() == model_.parameters().front()->use().scalar_type();
 }
 

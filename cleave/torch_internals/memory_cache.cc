@@ -1,6 +1,7 @@
 #include "cleave/torch_internals/memory_cache.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -9,6 +10,7 @@
 #include <mutex>
 #include <string_view>
 #include <sys/mman.h>
+#include <utility>
 #include <vector>
 
 #include <c10/core/CPUAllocator.h>
@@ -45,7 +47,7 @@ using InUse = std::atomic<size_t>;
 
 /// Header before a tensor's memory; libtorch frees memory by its pointer alone.
 struct alignas(64) Block {
-  size_t size = 0;       // size class of the free list; 0: allocated by the C library
+  size_t size = 0;       // size class of the free list; 0: a small block of the C library
   size_t num_bytes = 0;  // requested
   // Counter of the allocating thread, which may have ended; null while on a free list.
   std::shared_ptr<InUse> in_use{};
@@ -95,7 +97,57 @@ void unmap(Block* block) {
   munmap(static_cast<char*>(block->data()) - kPage, size + kPage);
 }
 
-/// One thread's unused blocks.
+size_t small_size(size_t num_bytes) {
+  return rounded_up(num_bytes, sizeof(Block));
+}
+
+/// One thread's unused small blocks. A decoded token takes about a thousand, always of the same
+/// sizes, and std::aligned_alloc is slow.
+class SmallFreeList {
+ public:
+  SmallFreeList() = default;
+  SmallFreeList(const SmallFreeList&) = delete;
+  SmallFreeList& operator=(const SmallFreeList&) = delete;
+  ~SmallFreeList() { clear(); }
+
+  /// Null if there is none.
+  void* take(size_t num_bytes) {
+    Link*& first = links_[index_of(num_bytes)];
+    if (first == nullptr) return nullptr;
+    kept_ -= small_size(num_bytes);
+    return std::exchange(first, first->next);
+  }
+
+  void put(void* memory, size_t num_bytes) {
+    constexpr size_t kMost = size_t{1} << 20;
+    kept_ += small_size(num_bytes);
+    if (kept_ > kMost) {  // of sizes that are no longer used, maybe
+      clear();
+      kept_ = small_size(num_bytes);
+    }
+    Link*& first = links_[index_of(num_bytes)];
+    first = new (memory) Link{first};
+  }
+
+ private:
+  struct Link {
+    Link* next;
+  };
+  static size_t index_of(size_t num_bytes) { return small_size(num_bytes) / sizeof(Block); }
+
+  void clear() {
+    for (Link*& first : links_) {
+      while (first != nullptr) {
+        std::free(std::exchange(first, first->next));  // NOLINT(cppcoreguidelines-no-malloc)
+      }
+    }
+  }
+
+  std::array<Link*, MemoryCache::kMinBytes / sizeof(Block) + 1> links_{};  // by size
+  size_t kept_ = 0;
+};
+
+/// One thread's unused large blocks.
 class FreeList {
  public:
   FreeList() = default;
@@ -164,14 +216,19 @@ class FreeList {
 // A tensor can outlive its thread's free list, e.g. the main thread's at exit.
 thread_local bool is_free_list_gone = false;
 
-struct ThreadFreeList {
-  FreeList list;
-  ~ThreadFreeList() { is_free_list_gone = true; }
+bool keeps_blocks() {
+  return kKeepsBlocks && !is_free_list_gone;
+}
+
+struct ThreadFreeLists {
+  FreeList large;
+  SmallFreeList small;
+  ~ThreadFreeLists() { is_free_list_gone = true; }
 };
 
-FreeList& list() {
-  thread_local ThreadFreeList own;
-  return own.list;
+ThreadFreeLists& lists() {
+  thread_local ThreadFreeLists own;
+  return own;
 }
 
 void report(Block& block, int64_t sign) {
@@ -181,9 +238,21 @@ void report(Block& block, int64_t sign) {
 }
 
 Block* small_block(size_t num_bytes) {
-  void* start = std::aligned_alloc(sizeof(Block), sizeof(Block) + rounded_up(num_bytes, 64));
+  void* start = keeps_blocks() ? lists().small.take(num_bytes) : nullptr;
+  if (start == nullptr) {
+    start = std::aligned_alloc(sizeof(Block), sizeof(Block) + small_size(num_bytes));
+  }
   if (start == nullptr) fail(num_bytes);
   return new (start) Block{.num_bytes = num_bytes};
+}
+
+void free_small(Block* block) {
+  const size_t num_bytes = block->num_bytes;
+  if (keeps_blocks() && num_bytes < MemoryCache::kMinBytes) {
+    lists().small.put(block, num_bytes);
+  } else {
+    std::free(block);  // NOLINT(cppcoreguidelines-no-malloc): of std::aligned_alloc
+  }
 }
 
 void free_block(void* data) {
@@ -191,16 +260,13 @@ void free_block(void* data) {
   Block* block = Block::of(data);
   report(*block, -1);
   poison(data, block->num_bytes);
-  if (block->size == 0) {
-    std::free(block);  // NOLINT(cppcoreguidelines-no-malloc): of std::aligned_alloc
-    return;
-  }
+  if (block->size == 0) return free_small(block);
   block->in_use->fetch_sub(block->size, std::memory_order_relaxed);
   block->in_use.reset();
   if (is_free_list_gone) {
     unmap(block);
   } else {
-    list().put(block);
+    lists().large.put(block);
   }
 }
 
@@ -209,8 +275,8 @@ void free_block(void* data) {
 c10::DataPtr MemoryCache::allocate(size_t num_bytes) {
   const c10::Device cpu(c10::DeviceType::CPU);
   if (num_bytes == 0) return {nullptr, nullptr, &free_block, cpu};
-  const bool is_kept = kKeepsBlocks && num_bytes >= kMinBytes && !is_free_list_gone;
-  Block* block = is_kept ? list().take(num_bytes) : small_block(num_bytes);
+  const bool is_large = keeps_blocks() && num_bytes >= kMinBytes;
+  Block* block = is_large ? lists().large.take(num_bytes) : small_block(num_bytes);
   poison(block->data(), num_bytes);
   report(*block, 1);
   return {block->data(), block->data(), &free_block, cpu};
@@ -225,7 +291,7 @@ void MemoryCache::copy_data(void* to, const void* from, size_t num_bytes) const 
 }
 
 size_t MemoryCache::kept_bytes() {
-  return list().kept();
+  return lists().large.kept();
 }
 
 void use_memory_cache() {

@@ -14,7 +14,7 @@ namespace cleave::inline torch_internals {
 /// Each thread keeps the blocks of 64 KiB and more that it frees. It keeps at most 1.1 times its
 /// peak use minus its current use, but always up to 2 MiB; "use" counts the blocks that this thread
 /// allocated. Blocks are in huge pages where the system supports them, and go back to the system
-/// when the thread ends.
+/// when the thread ends. Of smaller blocks, which come from the C library, it keeps up to 1 MiB.
 ///
 /// With CLEAVE_POISON_MEMORY=1 in the environment (the tests), every floating-point number in new
 /// and in freed memory is NaN, so that a read of either is noticed; the whole process then uses the
@@ -22,7 +22,7 @@ namespace cleave::inline torch_internals {
 /// reads.
 class MemoryCache : public c10::Allocator {
  public:
-  /// Smaller blocks come from the C library.
+  /// Smaller blocks come from the C library, and are not counted.
   static constexpr size_t kMinBytes = size_t{64} << 10;
 
   /// Start of the message of allocate()'s Error.

@@ -31,6 +31,34 @@ TEST(MemoryCache, FreedBlock_IsReusedForTheSameSize) {
   EXPECT_EQ(again.get(), first);
 }
 
+TEST(MemoryCache, FreedSmallBlock_IsReusedForItsSizeAlone) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "blocks are not reused under the sanitizer";
+#endif
+  MemoryCache cache;
+  const void* first = cache.allocate(1000).get();  // freed here
+  const c10::DataPtr larger = cache.allocate(1025);
+  EXPECT_NE(larger.get(), first);
+  const c10::DataPtr again = cache.allocate(1024);
+  EXPECT_EQ(again.get(), first);
+  std::memset(again.get(), 1, 1024);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(again.get()) % 64, 0U);
+}
+
+// 100 sizes of 40 KiB and more are more than a thread keeps.
+TEST(MemoryCache, ManySizesOfSmallBlocks_StayUsable) {
+  MemoryCache cache;
+  for (int round = 0; round < 3; ++round) {
+    for (size_t size = 40960; size < 47360; size += 64) {
+      const c10::DataPtr block = cache.allocate(size);
+      std::memset(block.get(), round, size);
+    }
+  }
+  const size_t kept = MemoryCache::kept_bytes();
+  (void)cache.allocate(1000);
+  EXPECT_EQ(MemoryCache::kept_bytes(), kept);  // small blocks are not counted
+}
+
 // libtorch's own allocator, which a program uses that does not call use_memory_cache().
 TEST(MemoryCache, MemoryErrorOfLibtorch_IsRecognized) {
 #ifdef __SANITIZE_ADDRESS__

@@ -82,7 +82,7 @@ Tensor differentiable(const char* name, const Tensor& x,
   Tensor y;
   {
     const at::NoGradGuard no_grad;
-    y = forward(x.requires_grad() ? x.detach() : x);
+    y = forward(without_history(x));
   }
   if (has_backward) {
     connect(name, {x}, {y}, [backward = std::move(backward)](variable_list&& grads) {

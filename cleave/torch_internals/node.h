@@ -21,6 +21,11 @@ enum class UnusedOutputs : uint8_t { kZeros, kUndefined };
 /// Whether a result computed from `t` must be connected to the autograd graph.
 bool needs_grad(const Tensor& t);
 
+/// `t` without its history; itself if it needs no gradient, which saves an operation.
+inline Tensor without_history(const Tensor& t) {
+  return t.requires_grad() ? t.detach() : t;
+}
+
 /// Connects `outputs`, new tensors computed without grad, to `inputs` in the autograd graph.
 /// Profilers show `name`, a string literal.
 void connect(const char* name, const variable_list& inputs, const variable_list& outputs,

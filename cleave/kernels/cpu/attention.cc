@@ -277,9 +277,9 @@ Tensor fast_attention(const Tensor& q, const Tensor& k, const Tensor& v,
   const at::NoGradGuard no_grad;
   RECORD_USER_SCOPE("attention");
   Saved saved{
-      .q = with_heads_together(q.detach()),
-      .k = with_heads_together(k.detach()),
-      .v = with_heads_together(v.detach()),
+      .q = with_heads_together(without_history(q)),
+      .k = with_heads_together(without_history(k)),
+      .v = with_heads_together(without_history(v)),
       .out = empty_heads(q),
       .log_sums = at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat)),
       .key_mask = mask.key_mask.defined()

@@ -201,9 +201,9 @@ namespace {
 /// The terms of a sum in contiguous memory, and the tensor of their sum: of one term, itself.
 struct NormInputs {
   Tensor a, b, sum;
-  explicit NormInputs(const Terms& x) : a(x.a.detach().contiguous()), sum(a) {
+  explicit NormInputs(const Terms& x) : a(without_history(x.a).contiguous()), sum(a) {
     if (!x.b.defined()) return;
-    b = x.b.detach().contiguous();
+    b = without_history(x.b).contiguous();
     sum = at::empty_like(a);
   }
   template <class Job>
@@ -249,7 +249,7 @@ NormedSum fused_rms_norm(const Terms& x, const Tensor& weight, double eps, doubl
   const bool has_backward = any_needs_grad(x) || needs_grad(weight);
   const at::NoGradGuard no_grad;
   const NormInputs in(x);
-  const Tensor w = weight.detach().contiguous();
+  const Tensor w = without_history(weight).contiguous();
   NormedSum result{.sum = in.sum, .normed = at::empty_like(in.sum)};
   const Tensor scales = at::empty({rows_of(in.sum)}, in.sum.options().dtype(at::kFloat));
   RmsNormJob job = norm_job(in.sum, w, scales, offset);
@@ -277,7 +277,7 @@ NormedSum fused_layer_norm(const Terms& x, const Tensor& weight, const Tensor& b
   const bool has_backward = any_needs_grad(x) || needs_grad(weight) || needs_grad(bias);
   const at::NoGradGuard no_grad;
   const NormInputs in(x);
-  const Tensor w = weight.detach().contiguous();
+  const Tensor w = without_history(weight).contiguous();
   const Tensor b = bias.contiguous();
   NormedSum result{.sum = in.sum, .normed = at::empty_like(in.sum)};
   const Tensor moments = at::empty({2, rows_of(in.sum)}, in.sum.options().dtype(at::kFloat));
@@ -305,7 +305,7 @@ Tensor fused_layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bia
 Tensor fused_gelu(const Tensor& x) {
   const bool has_backward = needs_grad(x);
   const at::NoGradGuard no_grad;
-  const Tensor in = (has_backward ? x.detach() : x).contiguous();
+  const Tensor in = without_history(x).contiguous();
   Tensor y = at::empty(in.sizes(), in.options());
   const GeluJob job{.is_bf16 = is_bf16(in), .x = data_of<const void>(in), .y = data_of<void>(y)};
   run_elements(
@@ -332,8 +332,8 @@ Tensor fused_gelu(const Tensor& x) {
 Tensor fused_gate(const Tensor& gate, const Tensor& up) {
   const bool has_backward = needs_grad(gate) || needs_grad(up);
   const at::NoGradGuard no_grad;
-  const Tensor g = gate.detach().contiguous();
-  const Tensor u = up.detach().contiguous();
+  const Tensor g = without_history(gate).contiguous();
+  const Tensor u = without_history(up).contiguous();
   Tensor y = at::empty_like(g);
   GateJob job = gate_job(g, u);
   job.y = data_of<void>(y);

@@ -54,33 +54,42 @@ struct BlockWriter {
   }
 };
 
-/// Activations in groups, and the memory of them.
-struct QuantizedInput {
-  Tensor values, scales, offsets, totals;
-
-  [[nodiscard]] Int4Input view() const {
-    return {.values = values.const_data_ptr<int8_t>(),
-            .scales = scales.const_data_ptr<float>(),
-            .offsets = offsets.const_data_ptr<int32_t>(),
-            .totals = totals.const_data_ptr<float>()};
+/// Activations in groups. One piece of memory has all of them, since taking memory costs time that
+/// shows in the products of a decoded token.
+class QuantizedInput {
+ public:
+  QuantizedInput(int64_t rows, int64_t groups) : count_(rows * groups) {
+    constexpr int64_t kBytes = sizeof(float) * 2 + sizeof(int32_t) + kInt4Group;
+    memory_ = at::empty({count_ * kBytes}, at::kByte);
   }
+
+  [[nodiscard]] float* scales() const { return numbers<float>(0); }
+  [[nodiscard]] float* totals() const { return numbers<float>(1); }
+  [[nodiscard]] int32_t* offsets() const { return numbers<int32_t>(2); }
+  [[nodiscard]] int8_t* values() const { return reinterpret_cast<int8_t*>(numbers<float>(3)); }
+
+ private:
+  /// The i-th array of numbers of 4 bytes.
+  template <class T>
+  [[nodiscard]] T* numbers(int64_t i) const {
+    return reinterpret_cast<T*>(memory_.mutable_data_ptr<uint8_t>()) + i * count_;
+  }
+
+  int64_t count_;
+  Tensor memory_;
 };
 
 QuantizedInput quantized(const Tensor& rows, const Int4Matrix& weight, const Tensor& largest) {
   const int64_t count = rows.size(0);
-  const auto groups = static_cast<int64_t>(weight.parts.size());
-  QuantizedInput out{.values = at::empty({count, groups, kInt4Group}, at::kChar),
-                     .scales = at::empty({count, groups}, at::kFloat),
-                     .offsets = at::empty({count, groups}, at::kInt),
-                     .totals = at::empty({count, groups}, at::kFloat)};
+  QuantizedInput out(count, static_cast<int64_t>(weight.parts.size()));
   const Int4InputJob job{.width = weight.in,
                          .parts = weight.parts,
                          .x = rows.const_data_ptr<float>(),
                          .largest = largest.defined() ? largest.const_data_ptr<float>() : nullptr,
-                         .values = out.values.mutable_data_ptr<int8_t>(),
-                         .scales = out.scales.mutable_data_ptr<float>(),
-                         .offsets = out.offsets.mutable_data_ptr<int32_t>(),
-                         .totals = out.totals.mutable_data_ptr<float>()};
+                         .values = out.values(),
+                         .scales = out.scales(),
+                         .offsets = out.offsets(),
+                         .totals = out.totals()};
   at::parallel_for(0, count, kGrainRows,
                    [&](int64_t begin, int64_t end) { int4_input_rows(job, begin, end); });
   return out;
@@ -175,7 +184,10 @@ Tensor int4_linear(const Tensor& x, const Int4Matrix& weight, const std::optiona
                     .columns = weight.out,
                     .groups = static_cast<int64_t>(weight.parts.size()),
                     .has_mins = weight.has_mins,
-                    .x = input.view(),
+                    .x = {.values = input.values(),
+                          .scales = input.scales(),
+                          .offsets = input.offsets(),
+                          .totals = input.totals()},
                     .weight = weight.blocks.const_data_ptr<uint8_t>(),
                     .bias = bias ? bias->const_data_ptr<float>() : nullptr,
                     .out = y.mutable_data_ptr<float>()};
