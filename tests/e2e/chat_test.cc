@@ -345,8 +345,8 @@ TEST_F(ChatProgram, Tokenize_RefusesRowsThatTrainRefuses) {
   std::ofstream(in("both.jsonl"))
       << R"({"text": "a", "messages": [{"role": "assistant", "content": "a"}]})"
       << "\n";
-  const RunResult train = run_cleave({"train", "--data", in("both.jsonl"), "--out", in("out"),
-                                      "--chat-template", "chatml"});
+  const RunResult train = run_cleave(
+      {"train", "--data", in("both.jsonl"), "--out", in("out"), "--chat-template", "chatml"});
   const RunResult ran = run_cleave({"tokenize", "--tokenizer", "bytes", "--chat", in("both.jsonl"),
                                     "--chat-template", "chatml"});
   EXPECT_EQ(ran.exit_code, train.exit_code);
