@@ -56,12 +56,13 @@ void set(Object& config, const Names& names, int64_t value) {
 /// The share of a head's dims that rotate.
 double rotated_part(const Object& config) {
   constexpr const char* kKey = "partial_rotary_factor";
+  const auto has_part = [&](const Object& in) {
+    return in.is_object() && in.contains(kKey) && in[kKey].is_number();
+  };
   for (const char* name : kRope) {
-    if (config.contains(name) && config[name].is_object() && config[name].contains(kKey)) {
-      return config[name].value(kKey, 1.0);
-    }
+    if (config.contains(name) && has_part(config[name])) return config[name][kKey].get<double>();
   }
-  return config.contains(kKey) && config[kKey].is_number() ? config.value(kKey, 1.0) : 1.0;
+  return has_part(config) ? config[kKey].get<double>() : 1.0;
 }
 
 /// A number of dims of a head of which an even number rotates.
