@@ -10,6 +10,7 @@ sys.path.insert(0, str(TOOL))
 
 import comparison  # noqa: E402
 import confirm  # noqa: E402
+import forecasts  # noqa: E402
 import kinds  # noqa: E402
 import program  # noqa: E402
 import runs  # noqa: E402
@@ -110,6 +111,19 @@ class Judgements(unittest.TestCase):
                         comparison.judge_run(work, reference, ([first, later], None), confirm.ROUNDS[0], "bf16")
                 else:
                     comparison.judge_run(work, reference, ([first, later], None), confirm.ROUNDS[0], "bf16")
+
+    def test_run_that_overflows_is_no_refusal_of_a_forecast(self):
+        for refusal, is_failure in ((program.OVERFLOWED, False), ("tp=9", True)):
+            work = unittest.mock.Mock(**{"inputs.model_path": "model"})
+            work.case = {"kind": "plan", "model": {}, "data": {}, "math": {}, "layout": {}, "other": {"form": "layout"}}
+            work.train.side_effect = program.Refused(refusal)
+            with unittest.mock.patch.object(forecasts, "expect_sound") as sound:
+                if is_failure:
+                    with self.assertRaises(program.Failure):
+                        forecasts.plan(work)
+                else:
+                    forecasts.plan(work)
+            self.assertEqual(sound.called, not is_failure)
 
     def test_early_stop_that_nudges_move_is_decided_by_rounding(self):
         work = unittest.mock.Mock(dtype="fp32")

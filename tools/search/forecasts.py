@@ -8,7 +8,7 @@ from collections import Counter
 import models
 import runs
 import tolerance
-from program import Failure, Refused
+from program import OVERFLOWED, Failure, Refused
 from runs import words_of
 
 # Flags of a training case that `plan` has too.
@@ -200,7 +200,8 @@ def plan(work):
     except Refused as error:
         if forecast is None:
             raise
-        raise Failure("refusal", f"train refuses what plan forecasts: {error}") from None
+        if str(error) != OVERFLOWED:  # which is no refusal
+            raise Failure("refusal", f"train refuses what plan forecasts: {error}") from None
     except Failure as failure:
         if failure.what != "exit 9":
             raise
