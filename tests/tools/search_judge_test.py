@@ -125,6 +125,15 @@ class Judgements(unittest.TestCase):
                     forecasts.plan(work)
             self.assertEqual(sound.called, not is_failure)
 
+    def test_wrong_loss_is_found_where_the_right_one_is_nearly_0(self):
+        work = unittest.mock.Mock(dtype="fp32")
+        work.inputs.sum_length.return_value = 16
+        rows = [[{"loss": 1e-9 * i, "grad_norm": 1.0}] for i in range(5)]
+        with unittest.mock.patch.object(confirm, "nudged", return_value=rows[1:]), \
+                unittest.mock.patch.object(runs, "metrics_of", side_effect=lambda each: each), \
+                self.assertRaises(program.Failure):
+            comparison.judge_run(work, rows[0], ([("loss", 1, 5.0, 0.0)], None), confirm.ROUNDS[0], "fp32")
+
     def test_early_stop_that_nudges_move_is_decided_by_rounding(self):
         work = unittest.mock.Mock(dtype="fp32")
         work.inputs.sum_length.return_value = 16

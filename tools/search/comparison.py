@@ -49,7 +49,7 @@ def judge_stop(work, rows, each, dtype):
     lengths = [len(runs.metrics_of(folder))
                for folder in confirm.nudged(work, size, each.numbers, lambda path, n: nudged_run(work, path, n))]
     if all(length == len(rows) for length in lengths):
-        raise Failure("steps", f"one run stops early, the other after {len(rows)} steps (nudged weights: after {lengths})")
+        raise Failure("steps", f"one rank stops after {len(rows)} steps, the other run does not (nudged weights: {lengths} steps)")
 
 
 def judge_run(work, wanted, differences, each, dtype):
@@ -62,8 +62,8 @@ def judge_run(work, wanted, differences, each, dtype):
     for name, step, a, b in problems:
         responses = [response_at(runs.metrics_of(folder), rows, name, step) for folder in runs_nudged]
         off = abs(a - b) if None not in (a, b) else math.inf
-        # A margin or a tensor may be 0 but for rounding, which does not make large differences of it random.
-        value = abs(b or 0) if name in ("loss", "eval_loss", "grad_norm") else math.inf
+        # What may be 0 but for rounding, as a margin or a small loss, is not random because of that.
+        value = max(abs(b or 0), 1) if name in ("loss", "eval_loss", "grad_norm") else math.inf
         if not each.explains(off, responses, dtype, length, value):
             raise Failure(name, f"step {step}: {name} {a}, {b} on one rank (nudged weights change it by {responses})")
         if off > value / 2:
