@@ -103,18 +103,17 @@ def shortened(missing: list[str]) -> list[str]:
     return [f"{what} ({', '.join(rows)})" for what, rows in rows_of.items()]
 
 
-def replace_sections(page: pathlib.Path, kind: str, texts: dict[str, str]) -> None:
-    """Puts each section's text between the markers of this kind of CPU, or behind those of other kinds; the rest stays."""
+def replace_section(page: pathlib.Path, section: str, kind: str, text: str) -> None:
+    """Puts the text between the markers of this kind of CPU, or behind those of other kinds; the rest stays."""
     whole = page.read_text(encoding="utf-8")
-    for section, text in texts.items():
-        block = f"<!-- begin: {section}, {kind} -->\n{text}\n<!-- end: {section}, {kind} -->"
-        own = re.compile(rf"<!-- begin: {section}, {re.escape(kind)} -->\n.*?<!-- end: {section}, {re.escape(kind)} -->", re.DOTALL)
-        ends = list(re.finditer(rf"<!-- end: {section}, .*? -->", whole))
-        if not ends:
-            raise SystemExit(f"{page} has no lines '<!-- begin: {section}, {kind} -->' and '<!-- end: {section}, {kind} -->';"
-                             " add them at the place of the table")
-        if own.search(whole):
-            whole = own.sub(lambda _: block, whole)
-        else:
-            whole = f"{whole[:ends[-1].end()]}\n\n{block}{whole[ends[-1].end():]}"
+    begin, end = f"<!-- begin: {section}, {kind} -->", f"<!-- end: {section}, {kind} -->"
+    block = f"{begin}\n{text}\n{end}"
+    own = re.compile(rf"{re.escape(begin)}\n.*?{re.escape(end)}", re.DOTALL)
+    ends = list(re.finditer(rf"<!-- end: {section}, .*? -->", whole))
+    if not ends:
+        raise SystemExit(f"{page} has no lines '{begin}' and '{end}'; add them at the place of the table")
+    if own.search(whole):
+        whole = own.sub(lambda _: block, whole)
+    else:
+        whole = f"{whole[:ends[-1].end()]}\n\n{block}{whole[ends[-1].end():]}"
     page.write_text(whole, encoding="utf-8")

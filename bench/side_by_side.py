@@ -40,7 +40,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--tp", type=int, default=2, help="ranks that share the threads (default: 2)")
     parser.add_argument("--models", type=pathlib.Path, default=ROOT / "out/bench", help="folder of the baselines' models")
     parser.add_argument("--timeout", type=float, default=1800, help="seconds for one run")
-    parser.add_argument("--out", type=pathlib.Path, help="page with markers, in which the tables of this kind of CPU are replaced: docs/design/performance-notes.md")
+    parser.add_argument("--out", type=pathlib.Path, help="folder of the pages performance-SECTION.md, in which the tables of this kind of CPU are replaced: docs/design")
     parser.add_argument("--json", type=pathlib.Path, help="file for all measurements")
     parser.add_argument("--allow-busy", action="store_true", help="keep rows that other processes disturbed, marked as noisy")
     parser.add_argument("--short", action="store_true", help="minimal work, to test the bench; its numbers are meaningless")
@@ -51,9 +51,14 @@ def parse_options() -> argparse.Namespace:
     for name in ("repeats", "threads", "tp"):
         if getattr(options, name) < 1:
             parser.error(f"--{name} is {getattr(options, name)}; expected at least 1")
-    if options.out and not options.out.exists():
-        parser.error(f"--out {options.out} does not exist; docs/design/performance-notes.md has the markers that it needs")
+    for section in options.rows.split(",") if options.out else ():
+        if not page_of(options.out, section).is_file():
+            parser.error(f"--out {options.out} has no file {page_of(options.out, section).name}; docs/design has the pages")
     return options
+
+
+def page_of(folder: pathlib.Path, section: str) -> pathlib.Path:
+    return folder / f"performance-{section}.md"
 
 
 def say(text: str) -> None:
@@ -172,21 +177,18 @@ def check_quiet(options: argparse.Namespace) -> None:
 
 
 def write(options: argparse.Namespace, run: dict) -> None:
-    """Writes the finished rows to the JSON file and the page."""
+    """Writes the finished rows to the JSON file and the pages."""
     if options.json:
         options.json.write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
     if not options.out:
         return
-    measured = [section for section in SECTIONS if any(row["section"] == section for row in run["rows"])]
-    texts = {}
     kind = run["machine"]["kind"]
-    for section in measured:
-        cpu = re.sub(r"\W+", "-", kind.lower())
-        drawing = options.out.with_name(f"{options.out.stem}-{section}-{cpu}.svg")
+    cpu = re.sub(r"\W+", "-", kind.lower())
+    for section in dict.fromkeys(row["section"] for row in run["rows"]):
+        drawing = options.out / f"performance-{section}-{cpu}.svg"
         kept = [row for row in run["rows"] if row["section"] == section and not row["refused"]]
         drawing.write_text(plot.drawn(plot.PLOTS[section], kept), encoding="utf-8")
-        texts[section] = report.section_text(section, run, drawing.name)
-    report.replace_sections(options.out, kind, texts)
+        report.replace_section(page_of(options.out, section), section, kind, report.section_text(section, run, drawing.name))
 
 
 def main() -> int:

