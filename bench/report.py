@@ -62,21 +62,33 @@ def target_table(results: list[dict]) -> list[str]:
     return table(["target", "row", "best baseline", "wanted:", "seen:", "result"], lines)
 
 
-def conditions(run: dict) -> list[str]:
-    """One paragraph: when, where, which versions."""
-    machine, versions = run["machine"], run["versions"]
+def conditions_text(where: dict) -> str:
+    """When, where, which versions."""
+    machine, versions = where["machine"], where["versions"]
     programs = ", ".join(f"{name} {version}" for name, version in versions.items() if version and name != "cleave")
-    lines = [f"**{machine['kind']}**, {run['date']}. {machine['cores']} cores of {machine['model']} ({' '.join(machine['flags'])}), "
-             f"{machine['memory_gib']} GiB, {machine['system']}. {versions['cleave']}; {programs}. Medians of "
-             f"{run['repeats']} alternating runs (least to most)."]
-    if run["short"]:
+    threads = "" if where["threads"] == machine["cores"] else f"{where['threads']} threads on "
+    return (f"{where['date']}. {threads}{machine['cores']} cores of {machine['model']} ({' '.join(machine['flags'])}), "
+            f"{machine['memory_gib']} GiB, {machine['system']}. {versions['cleave']}; {programs}. Medians of "
+            f"{where['repeats']} alternating runs (least to most).")
+
+
+def all_conditions(kind: str, results: list[dict]) -> list[str]:
+    """A paragraph if all rows were measured under the same conditions; else a list, which names the rows."""
+    rows_of: dict[str, list[str]] = {}
+    for row in results:
+        rows_of.setdefault(conditions_text(row["conditions"]), []).append(row["row"])
+    if len(rows_of) == 1:
+        lines = [f"**{kind}**, {next(iter(rows_of))}"]
+    else:
+        lines = [f"**{kind}**", "", *(f"- {', '.join(names)}: {text}" for text, names in rows_of.items())]
+    if any(row["conditions"]["short"] for row in results):
         lines += ["", "**A short run, to test the bench: these numbers are meaningless.**"]
     return lines
 
 
-def section_text(section: str, run: dict, plot: str | None) -> str:
-    results = [row for row in run["rows"] if row["section"] == section]
-    lines = [*conditions(run)]
+def section_text(section: str, kind: str, rows: list[dict], plot: str | None) -> str:
+    results = [row for row in rows if row["section"] == section]
+    lines = all_conditions(kind, results)
     noisy = [f"{row['row']} ({row['others_share']:.0%})" for row in results if row["noisy"]]
     if noisy:
         lines += ["", f"**Noisy, other processes used the CPUs (their share): {', '.join(noisy)}.**"]
@@ -92,6 +104,18 @@ def section_text(section: str, run: dict, plot: str | None) -> str:
     lines += ["", "<details><summary>Commands</summary>", "", "```text",
               *dict.fromkeys(command for row in results for command in row["commands"]), "```", "", "</details>"]
     return "\n".join(lines)
+
+
+def merged(old: list[dict], new: list[dict], order: list[tuple[str, str]]) -> list[dict]:
+    """The new rows and the old ones of other names, in the given order of sections and names, then those of no known name. A
+    refused row does not replace a measured one."""
+    rows = {(row["section"], row["row"]): row for row in old}
+    for row in new:
+        key = row["section"], row["row"]
+        if not row["refused"] or key not in rows:
+            rows[key] = row
+    places = {key: place for place, key in enumerate(order)}
+    return [rows[key] for key in sorted(rows, key=lambda key: places.get(key, len(places)))]
 
 
 def shortened(missing: list[str]) -> list[str]:

