@@ -255,7 +255,9 @@ Tensor to_int8_rows(const Tensor& rows) {
 
 Tensor from_int8_rows(const Tensor& rows, at::ScalarType type) {
   const int64_t width = rows.size(-1) - kInt8ScaleBytes;
-  const Tensor scales = rows.narrow(-1, width, kInt8ScaleBytes).contiguous().view(at::kFloat);
+  // A copy of its own even of one row, whose scale is contiguous but may not be aligned.
+  const Tensor scales =
+      rows.narrow(-1, width, kInt8ScaleBytes).clone(at::MemoryFormat::Contiguous).view(at::kFloat);
   return rows.narrow(-1, 0, width).to(at::kFloat).mul_(scales).to(type);
 }
 

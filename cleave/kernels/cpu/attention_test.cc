@@ -484,8 +484,8 @@ TEST(FastAttention, Int8KeysOfOneQuery_GiveTheResultOfTheirValues) {
 
 TEST(Int8Rows, Numbers_AreRoundedToTheNearestOf255Steps) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kDouble}) {
-    for (const int64_t width : {1, 7, 64}) {
-      const Tensor x = random({300, 2, width}, 5, type).detach();
+    for (const auto& [num_rows, width] : {std::pair(300, 1), {300, 7}, {300, 64}, {1, 6}}) {
+      const Tensor x = random({num_rows, 1, width}, 5, type).detach();
       const Tensor rows = to_int8_rows(x);
       EXPECT_EQ(rows.size(2), width + 4);
       EXPECT_GE(rows.narrow(2, 0, width).min().item<int64_t>(), -127);
