@@ -22,10 +22,7 @@ void require_text(const std::string& path, std::string_view text, uint64_t begin
   const size_t at = std::min(text.find('\0'), first_bad_utf8(text));
   if (at >= text.size()) return;
   const std::string_view mark = begin == 0 ? text.substr(0, 4) : "";
-  CLEAVE_CHECK(!mark.starts_with("\xff\xfe") && !mark.starts_with("\xfe\xff"), Code::kFormat, path,
-               " is UTF-16 text; convert it to UTF-8: iconv -f UTF-16 -t UTF-8");
-  CLEAVE_CHECK(!mark.starts_with("\x1f\x8b"), Code::kFormat, path,
-               " is compressed by gzip; unpack it: gunzip -k ", path);
+  require_utf8_file(path, mark);
   CLEAVE_CHECK(mark != "PAR1", Code::kFormat, path,
                " is a Parquet file; write its rows into JSONL, for instance in Python: "
                "pandas.read_parquet('",

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <span>
 
+#include "cleave/text/utf8.h"
+
 namespace cleave::inline text {
 namespace {
 
@@ -36,7 +38,10 @@ bool LineReader::read_more() {
   if (kept > kLongLineBytes) buffer_.reserve(kept + std::min(size_ - read_, max_bytes_));
   buffer_.resize(kept + wanted);
   file_.read_at(read_, std::as_writable_bytes(std::span(buffer_).subspan(kept)));
-  if (read_ == 0 && buffer_.starts_with(kByteOrderMark)) begin_ = kByteOrderMark.size();
+  if (read_ == 0) {
+    require_utf8_file(file_.path(), buffer_);
+    if (buffer_.starts_with(kByteOrderMark)) begin_ = kByteOrderMark.size();
+  }
   read_ += wanted;
   return true;
 }

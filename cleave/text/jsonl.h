@@ -9,7 +9,7 @@
 
 namespace cleave::inline text {
 
-/// Reads a file line by line. Memory is at most twice the longest line plus one block.
+/// Reads a text file line by line. Memory is at most twice the longest line plus one block.
 class LineReader {
  public:
   /// Throws Error(kIo) as File::open_read does. Refuses lines longer than `max_bytes`.
@@ -17,7 +17,8 @@ class LineReader {
 
   /// The next line without its LF or CR LF, valid until the next call; nullopt after the last. The
   /// last line needs no line end. A byte order mark before the first is dropped. Throws
-  /// Error(kFormat) naming file and line if the line is too long.
+  /// Error(kFormat) naming file and line if the line is too long, and for a file in UTF-16 or
+  /// compressed by gzip.
   std::optional<std::string_view> next();
 
   /// Number of the line that next() returned, from 1; 0 before the first.

@@ -46,6 +46,27 @@ TEST(LineReader, LinesLongerThanABlock_AreComplete) {
   EXPECT_THAT(lines_of(a + "\n" + b + "\n" + c + "\nd"), ElementsAre(a, b, c, "d"));
 }
 
+TEST(LineReader, FileThatIsNotUtf8_IsRefusedWithTheCommandThatConvertsIt) {
+  const auto said = [](std::string_view bytes) {
+    try {
+      (void)lines_of(std::string(bytes));
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kFormat);
+      return std::string(error.what());
+    }
+    return std::string("read");
+  };
+  using namespace std::string_view_literals;
+  EXPECT_THAT(said("\xff\xfe{\0}\0\n\0"sv),
+              HasSubstr("jsonl_test.jsonl is UTF-16 text; convert it"));
+  EXPECT_THAT(said("\xfe\xff\0{\0}\0\n"sv),
+              HasSubstr("jsonl_test.jsonl is UTF-16 text; convert it"));
+  EXPECT_THAT(said("\x1f\x8b\x08\0\n"sv),
+              HasSubstr("is compressed by gzip; unpack it: gunzip -k "));
+  EXPECT_EQ(said("{}\n\x1f\x8b\n\xff\xfe\n"sv),
+            "read");  // only the file's first bytes tell its kind
+}
+
 TEST(LineReader, LineOverTheBound_IsRefusedWithItsNumber) {
   const std::string path = write("12345\n123456\n");
   LineReader reader(path, 5);

@@ -1,5 +1,7 @@
 #include "cleave/text/utf8.h"
 
+#include "cleave/base/error.h"
+
 namespace cleave::inline text {
 namespace {
 
@@ -66,6 +68,13 @@ size_t first_bad_utf8(std::string_view text) {
     at += point.bytes;
   }
   return at;
+}
+
+void require_utf8_file(const std::string& path, std::string_view begin) {
+  CLEAVE_CHECK(!begin.starts_with("\xff\xfe") && !begin.starts_with("\xfe\xff"), Code::kFormat,
+               path, " is UTF-16 text; convert it to UTF-8: iconv -f UTF-16 -t UTF-8");
+  CLEAVE_CHECK(!begin.starts_with("\x1f\x8b"), Code::kFormat, path,
+               " is compressed by gzip; unpack it: gunzip -k ", path);
 }
 
 void append_utf8(std::string& out, char32_t value) {

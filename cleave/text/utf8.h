@@ -23,6 +23,10 @@ CodePoint next_code_point(std::string_view text, size_t at);
 /// Byte offset of the first malformed character; text.size() if all are valid.
 size_t first_bad_utf8(std::string_view text);
 
+/// Refuses a file that begins like UTF-16 text or a gzip archive, neither of which is UTF-8, with
+/// the command that converts it. Throws Error(kFormat).
+void require_utf8_file(const std::string& path, std::string_view begin);
+
 /// Appends the UTF-8 bytes of `value`, a scalar value (not a surrogate, <= 0x10FFFF).
 void append_utf8(std::string& out, char32_t value);
 
