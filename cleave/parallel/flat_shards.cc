@@ -75,7 +75,6 @@ GradientReduction FlatShards::start_reduce(std::vector<Tensor> gradients,
   }
   complete_over_tp(parameters_, gradients, tp_);
   GradientReduction reduction;
-  reduction.shards_ = this;
   if (is_single) {
     reduction.complete_ = std::move(gradients);
     return reduction;
@@ -96,24 +95,23 @@ void FlatShards::record_reduced() const {
   }
 }
 
-std::vector<Tensor> GradientReduction::finish() {
+std::vector<Tensor> FlatShards::finish_reduce(GradientReduction& reduction) const {
   const at::NoGradGuard no_grad;
-  const FlatShards& of = *std::exchange(shards_, nullptr);
-  std::vector<Tensor> out = std::move(complete_);
+  std::vector<Tensor> out = std::exchange(reduction.complete_, {});
   if (out.empty()) {
-    Tensor mine = work_.wait();
-    if (of.shard_.size() > 1) {
-      mine = of.replicate_.all_reduce(mine, "gradients of shards over replicas");
+    Tensor mine = reduction.work_.wait();
+    if (shard_.size() > 1) {
+      mine = replicate_.all_reduce(mine, "gradients of shards over replicas");
     }
-    mine = mine.to(of.parameters_[0]->leaf().scalar_type());
+    mine = mine.to(parameters_[0]->leaf().scalar_type());
     int64_t at = 0;
-    for (const auto& p : of.parameters_) {
+    for (const auto& p : parameters_) {
       out.push_back(mine.narrow(0, at, p->leaf().numel()));
       at += p->leaf().numel();
     }
   }
   for (size_t i = 0; i < out.size(); ++i) {
-    const Tensor& leaf = of.parameters_[i]->leaf();
+    const Tensor& leaf = parameters_[i]->leaf();
     out[i] = out[i].view(leaf.sizes());
     if (out[i].scalar_type() != at::kBFloat16) out[i] = out[i].to(leaf.scalar_type());
   }

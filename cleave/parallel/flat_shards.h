@@ -18,19 +18,13 @@ struct ShardPrecision {
   [[nodiscard]] at::ScalarType sent_type() const { return sent.value_or(reduce); }
 };
 
-class FlatShards;
-
-/// A started sum of leaves' gradients over data-parallel ranks.
+/// A started sum of leaves' gradients over data-parallel ranks, of FlatShards::start_reduce.
 class GradientReduction {
  public:
-  /// Waits for the sums. Returns a tensor of each leaf's sizes, in the order of the parameters, in
-  /// the leaf's type, or in bf16 if nothing was added to a bf16 gradient. Call it once.
-  [[nodiscard]] std::vector<Tensor> finish();
-  [[nodiscard]] bool is_pending() const { return shards_ != nullptr; }
+  [[nodiscard]] bool is_pending() const { return work_.is_pending() || !complete_.empty(); }
 
  private:
   friend class FlatShards;
-  const FlatShards* shards_ = nullptr;
   Work work_;
   std::vector<Tensor> complete_;  // the result, if there is one rank
 };
@@ -59,13 +53,15 @@ class FlatShards {
   [[nodiscard]] std::vector<Tensor> parts_of(const Tensor& buffer) const;
   /// Starts the sums that turn gradients of the local parts (undefined counts as zeros) into those
   /// of the leaves: over tp where they are partial, in precision.reduce, then over `shard` and
-  /// `replicate`, in precision.sent_type(). Collective. The result must be finished before this is
-  /// destroyed.
+  /// `replicate`, in precision.sent_type(). Collective.
   [[nodiscard]] GradientReduction start_reduce(std::vector<Tensor> gradients,
                                                const ShardPrecision& precision) const;
+  /// Waits for the sums that start_reduce of this object started; they are then no longer pending.
+  /// Returns a tensor of each leaf's sizes, in the order of the parameters, in the leaf's type, or
+  /// in bf16 if nothing was added to a bf16 gradient.
+  [[nodiscard]] std::vector<Tensor> finish_reduce(GradientReduction& reduction) const;
 
  private:
-  friend class GradientReduction;
   Parameters parameters_;
   Axis shard_, replicate_, tp_;
   int64_t numel_ = 0;

@@ -71,6 +71,9 @@ class Buffer {
   [[nodiscard]] GradientReduction start_reduce(variable_list&& gradients) const {
     return shards_->start_reduce(std::move(gradients), precision_);
   }
+  [[nodiscard]] std::vector<Tensor> finish_reduce(GradientReduction& reduction) const {
+    return shards_->finish_reduce(reduction);
+  }
   void record_reduced() const { shards_->record_reduced(); }
 
  private:
@@ -97,7 +100,7 @@ class PendingSum : public std::enable_shared_from_this<PendingSum> {
  private:
   void finish() {
     if (!buffer_) return;
-    const std::vector<Tensor> reduced = reduction_.finish();
+    const std::vector<Tensor> reduced = buffer_->finish_reduce(reduction_);
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < reduced.size(); ++i) {
       const Parameter& p = *buffer_->parameters()[i];

@@ -266,7 +266,7 @@ void GradientSync::complete() {
 void GradientSync::sum_buckets() {
   while (num_started_ < buckets_.size()) start_next();
   for (Bucket& bucket : buckets_) {
-    const std::vector<Tensor> reduced = bucket.reduction.finish();
+    const std::vector<Tensor> reduced = bucket.shards->finish_reduce(bucket.reduction);
     for (size_t i = 0; i < reduced.size(); ++i) {
       // Shares the bucket's memory but has its own version counter, which the record compares.
       bucket.shards->parameters()[i]->leaf().mutable_grad() = reduced[i].variable_data();
