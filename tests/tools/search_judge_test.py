@@ -35,8 +35,29 @@ class Judgements(unittest.TestCase):
         size = last.size(tolerance.UNIT["fp32"], "fp32", 16)
         self.assertEqual(size, tolerance.amplified(tolerance.UNIT["fp32"], "fp32", 16))
         self.assertTrue(last.explains(2e-4, [1e-7, 3e-4], "fp32", 16))  # one of them flips the sign of a small gradient
-        self.assertFalse(last.explains(2e-4, [1e-7, 1e-4], "fp32", 16))
+        self.assertTrue(last.explains(1.9e-4, [1e-7, 1e-4], "fp32", 16))  # the next draw may be above the largest
+        self.assertFalse(last.explains(2.1e-4, [1e-7, 1e-4], "fp32", 16))
         self.assertEqual((confirm.rounds_of("fp64")[-1], confirm.rounds_of("bf16")[-1]), (last, confirm.ROUNDS[1]))
+
+    def test_margin_that_no_nudge_changes_is_bounded_by_the_next_step_beside_torch_alone(self):
+        def rows(second_loss):
+            return [{"loss": math.log(2), "grad_norm": 1.0, "reward_margin": 0.0},
+                    {"loss": second_loss, "grad_norm": 1.0, "reward_margin": 1e-4}]
+
+        work = unittest.mock.Mock(dtype="fp32")
+        work.inputs.sum_length.return_value = 16
+        problem = ("loss", 1, math.log(2) - 6e-5, math.log(2))
+
+        def judge(is_torch):
+            metrics = {"reference": rows(0.6930), "a": rows(0.69301), "b": rows(0.69308)}
+            with (unittest.mock.patch.object(confirm, "nudged", return_value=["a", "b"]),
+                  unittest.mock.patch.object(runs, "metrics_of", side_effect=metrics.get)):
+                comparison.judge_run(work, "reference", ([problem], []), confirm.ROUNDS[0], "fp32", is_torch)
+
+        judge(is_torch=True)
+        with self.assertRaises(program.Failure):
+            judge(is_torch=False)
+        self.assertEqual(comparison.steps_to_compare({"loss": 0.69}, 3, True), (3,))
 
     def test_other_ids_are_a_tie_if_a_nudge_changes_them_there_whatever_else_it_changes(self):
         def rows(first_score, *ids):

@@ -57,6 +57,24 @@ def forbids_all_beams(case):
 
 
 class Drawing(Folder):
+    def test_few_cases_of_a_level_have_every_kind_and_are_the_first_where_they_can(self):
+        def kind(index):
+            case = cases.draw(1, index)
+            return case.get("drawn", case["kind"])
+        indexes = cases.indexes_with_every_kind(1, 60)
+        self.assertEqual((len(set(indexes)), {kind(index) for index in indexes}), (60, set(cases.KINDS)))
+        later = [index for index in indexes if index >= 60]
+        for index in later:
+            self.assertNotIn(kind(index), {kind(other) for other in range(index)})
+        self.assertEqual(len(set(range(60)) & set(indexes)), 60 - len(later))
+        self.assertEqual(cases.indexes_with_every_kind(1, 500), list(range(500)))
+
+    def test_big_tables_have_more_than_ten_million_weights(self):
+        tables = [model["vocab"] * model["heads"] * model["head_dim"] for model in
+                  (cases.draw(1, index, "big")["model"] for index in range(100)) if "vocab" in model and model["vocab"] > 50000]
+        self.assertGreater(len(tables), 20)
+        self.assertGreater(min(tables), 10**7)
+
     def test_case_depends_on_seed_and_index_alone(self):
         first = [cases.draw(7, i) for i in range(200)]
         self.assertEqual(first, [cases.draw(7, i) for i in range(200)])
@@ -189,6 +207,13 @@ class Ends(Folder):
         while program.starved_seconds(busy.pid) < 0.1 and time.monotonic() < end:
             pass
         self.assertGreaterEqual(program.starved_seconds(busy.pid), 0.1)
+
+
+    def test_restart_before_a_refusal_is_no_second_error(self):
+        err = ("cleave: restart 1 of 3: rank 1 (pid 7) was killed by signal 9\ncleave: rank 2: the batch of step 3 has no labels\n"
+               "cleave: resume: x\ncleave: not restarted: this would fail again\n")
+        ended = program.Ended(["launch"], 4, "", err, 1.0, False, 0, 0.1)
+        self.assertEqual(ended.errors(), ["cleave: rank 2: the batch of step 3 has no labels"])
 
 
 class Shrinking(unittest.TestCase):

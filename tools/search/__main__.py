@@ -2,8 +2,8 @@
                     [--device cpu|cuda] [--no-shrink]
        ./run search --replay CASE [--keep] [--device cpu|cuda]
 
-Draws COUNT random cases of SEED (`level`: 60, 500 or 5,000 by CLEAVE_TEST_LEVEL) and compares each with one rank or another
-oracle; see docs/search.md. A failure is shrunk and printed with the command that repeats it: --replay takes SEED:INDEX,
+Draws COUNT random cases of SEED and compares each with one rank or another oracle; see docs/search.md. `level` stands for 60,
+500 or 5,000 cases by CLEAVE_TEST_LEVEL, with at least one of every kind. A failure is shrunk and printed with the command that repeats it: --replay takes SEED:INDEX,
 SEED:INDEX:KIND, a case as JSON, or a file of such lines. Results are kept in DIR (build/search), so that an interrupted search continues.
 """
 import argparse
@@ -33,7 +33,13 @@ COUNTS = {"full": 500, "release": 5000}
 
 
 def count_of(word):
-    return COUNTS.get(os.environ.get("CLEAVE_TEST_LEVEL"), 60) if word == "level" else int(word)
+    return word if word == "level" else int(word)
+
+
+def indexes_of(options):
+    if options.count == "level":
+        return cases.indexes_with_every_kind(options.seed, COUNTS.get(os.environ.get("CLEAVE_TEST_LEVEL"), 60))
+    return range(options.first, options.first + options.count)
 
 
 def parsed(words):
@@ -52,6 +58,8 @@ def parsed(words):
     options = parser.parse_args(words)
     if options.replay is None and (options.seed is None or options.count is None):
         parser.error("give SEED and COUNT, or --replay CASE")
+    if options.count == "level" and (options.first or options.kind):
+        parser.error("level chooses the cases; give a number of cases with --first or --kind")
     if not pathlib.Path(options.program).exists():
         parser.error(f"{options.program} does not exist; ./run build makes it")
     options.program = str(pathlib.Path(options.program).resolve())  # it runs in another folder
@@ -124,7 +132,7 @@ class Search:
 
     def all(self):
         """Runs all cases; returns 0 if none failed, 1 if some did, 130 after Ctrl-C."""
-        indexes = range(self.options.first, self.options.first + self.options.count)
+        indexes = indexes_of(self.options)
         pool = concurrent.futures.ThreadPoolExecutor(self.options.jobs)
         futures = [pool.submit(self.run_case, index) for index in indexes]
         try:

@@ -79,7 +79,7 @@ def big(rng):
     model = draw_model(rng, ("llama", "gpt2"))
     model.pop("source", None)
     if maybe(rng, 0.4):
-        model.update({"vocab": rng.randint(50_001, 60_000), "heads": 4, "head_dim": 48, "layers": 1, "inter": 64, "gain": 1.0})
+        model.update({"vocab": rng.randint(52_084, 60_000), "heads": 4, "head_dim": 48, "layers": 1, "inter": 64, "gain": 1.0})
         model.pop("hidden", None)
         model.pop("kv_heads", None)
     else:
@@ -575,10 +575,33 @@ KINDS = {"train": (any_train, 34), "preset": (preset, 3), "big": (big, 2), "text
          "names": (names, 4), "plan": (plan, 5), "lesson": (lesson, 0.5), "large": (large, 2), "extreme": (extreme.draw, 9)}
 
 
+def draw_kind(rng):
+    return rng.choices(list(KINDS), [share for _, share in KINDS.values()])[0]
+
+
+def rng_of(seed, index):
+    return random.Random(f"{seed}:{index}")
+
+
+def indexes_with_every_kind(seed, count):
+    """The first `count` indexes of a seed, of which the last give way to the first of each absent kind."""
+    kinds = [draw_kind(rng_of(seed, index)) for index in range(count)]
+    kept, later = list(range(count)), []
+    index = count
+    while absent := set(KINDS) - {kinds[place] for place in kept + later}:
+        kinds.append(draw_kind(rng_of(seed, index)))
+        if kinds[index] in absent:
+            later.append(index)
+            # The last case of a kind that has another one.
+            kept.remove(next(place for place in reversed(kept) if [kinds[other] for other in kept].count(kinds[place]) > 1))
+        index += 1
+    return kept + later
+
+
 def draw(seed, index, kind=None):
     """Case `index` of a seed: the same on every machine."""
-    rng = random.Random(f"{seed}:{index}")
-    drawn = rng.choices(list(KINDS), [share for _, share in KINDS.values()])[0]
+    rng = rng_of(seed, index)
+    drawn = draw_kind(rng)
     kind = kind or drawn
     case = {"kind": kind, **KINDS[kind][0](rng)}
     if kind != "large":

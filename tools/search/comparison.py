@@ -8,11 +8,11 @@ import tolerance
 from program import OVERFLOWED, Failure, Refused
 
 
-def compare_runs(work, got, wanted, layout, dtype=None, without=()):
+def compare_runs(work, got, wanted, layout, dtype=None, without=(), is_torch=False):
     """Compares the metrics of each step, and the moments and weights after the last step.
 
     `dtype`: in which the less precise side computes, by default the case's. `without`: beginnings of the names of tensors that
-    only `wanted` has.
+    only `wanted` has. `is_torch`: whether `got` is a run in torch.
     """
     dtype = dtype or work.dtype
     reference, parallel = runs.metrics_of(wanted), runs.metrics_of(got)
@@ -33,7 +33,7 @@ def compare_runs(work, got, wanted, layout, dtype=None, without=()):
         known = {name: values for name, values in runs.tensors_of(wanted).items() if not name.startswith(without)}
         tensors = list(runs.tensor_differences(runs.tensors_of(got), known, bounds, options))
     if problems or tensors:
-        confirm.judged(lambda each: judge_run(work, wanted, (problems, tensors), each, dtype), confirm.rounds_of(dtype))
+        confirm.judged(lambda each: judge_run(work, wanted, (problems, tensors), each, dtype, is_torch), confirm.rounds_of(dtype))
 
 
 def is_near_best(rows, bounds):
@@ -52,7 +52,13 @@ def judge_stop(work, rows, each, dtype):
         raise Failure("steps", f"one rank stops after {len(rows)} steps, the other run does not (nudged weights: {lengths} steps)")
 
 
-def judge_run(work, wanted, differences, each, dtype):
+def steps_to_compare(row, step, is_torch):
+    """The steps whose responses bound a difference of this one. Where DPO's model is its own reference, both have the same bits in
+    Cleave, so that no nudge changes the margin of 0. In torch, the two differ by rounding, as in Cleave after the step."""
+    return (step, step + 1) if is_torch and row.get("reward_margin") == 0 else (step,)
+
+
+def judge_run(work, wanted, differences, each, dtype, is_torch=False):
     """Raises Failure unless rounding, amplified as measured, explains all differences: those of metrics and of tensors."""
     problems, tensors = differences
     rows = runs.metrics_of(wanted)
@@ -60,7 +66,8 @@ def judge_run(work, wanted, differences, each, dtype):
     size = each.size(tolerance.UNIT[dtype], dtype, length)
     runs_nudged = confirm.nudged(work, size, each.numbers, lambda path, n: nudged_run(work, path, n))
     for name, step, a, b in problems:
-        responses = [response_at(runs.metrics_of(folder), rows, name, step) for folder in runs_nudged]
+        responses = [response_at(runs.metrics_of(folder), rows, name, other) for folder in runs_nudged
+                     for other in steps_to_compare(rows[step - 1], step, is_torch)]
         off = abs(a - b) if None not in (a, b) else math.inf
         # What may be 0 but for rounding, as a margin or a small loss, is not random because of that.
         value = max(abs(b or 0), 1) if name in ("loss", "eval_loss", "grad_norm") else math.inf

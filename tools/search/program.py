@@ -43,8 +43,9 @@ class Ended:
 
     def errors(self):
         lines = [line for line in self.err.splitlines() if line.strip()]
-        # After the cause, `cleave launch` says where another rank stopped, and how to resume or why not to restart.
-        others = r"cleave: (warning|note|rank \d+: warning|rank \d+ stopped |resume: |not restarted: )"
+        # Beside the cause, `cleave launch` says that it restarted before, where another rank stopped, and how to resume or why not to
+        # restart.
+        others = r"cleave: (warning|note|rank \d+: warning|rank \d+ stopped |restart \d+ of \d+: |resume: |not restarted: )"
         return [line for line in lines if not re.match(others, line)]
 
     def command(self):

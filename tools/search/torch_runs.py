@@ -39,7 +39,7 @@ def check(work, out):
             file.write(json.dumps({**row, **answer}) + "\n")
     # transformers computes angles and norms in fp32 whatever the dtype.
     compare_runs(work, folder, out, {}, dtype=work.dtype if work.dtype in NARROW else "fp32",
-                 without=("optimizer.ema.", "optimizer.master."))
+                 without=("optimizer.ema.", "optimizer.master."), is_torch=True)
 
 
 def dtype_of_torch(work):
