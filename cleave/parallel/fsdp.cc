@@ -202,7 +202,7 @@ class Fsdp : public Wrap {
       all.back().install();
     }
     start_ahead(all);
-    const DTensor y = next(frees_at_input ? freeing(x, frozen) : x, context);
+    DTensor y = next(frees_at_input ? freeing(x, frozen) : x, context);
     const bool has_backward = needs_grad(y.local());
     if (options_.reshard_after_forward || !has_backward) {
       for (const Gathered& g : all) g.buffer->free();
