@@ -94,8 +94,10 @@ def generated(request):
         num_return_sequences=flags.get("num-return-sequences", 1), length_penalty=flags.get("length-penalty", 1.0),
         repetition_penalty=flags.get("repetition-penalty", 1.0), no_repeat_ngram_size=flags.get("no-repeat-ngram-size", 0),
         early_stopping=early if flags.get("num-beams", 1) > 1 else False, pad_token_id=model.config.vocab_size,
-        # Its cache keeps the last (window - 1) keys as [-(window - 1):], which is all of them for a window of 1.
-        use_cache=getattr(model.config, "sliding_window", None) != 1)
+        # Its cache keeps the last (window - 1) keys as [-(window - 1):], which is all of them for a window of 1. With longrope, it
+        # does not compute the keys of a prompt of one id again where the long factors begin after one id.
+        use_cache=getattr(model.config, "sliding_window", None) != 1
+        and (getattr(model.config, "rope_parameters", None) or {}).get("rope_type") != "longrope")
     for prompt in request["prompts"]:
         ids = torch.tensor([prompt])
         answer = model.generate(ids, attention_mask=torch.ones_like(ids))
