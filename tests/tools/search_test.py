@@ -21,6 +21,7 @@ import cases  # noqa: E402
 import data  # noqa: E402
 import forecasts  # noqa: E402
 import kinds  # noqa: E402
+import levels  # noqa: E402
 import models  # noqa: E402
 import program  # noqa: E402
 import quantized  # noqa: E402
@@ -61,13 +62,13 @@ class Drawing(Folder):
         def kind(index):
             case = cases.draw(1, index)
             return case.get("drawn", case["kind"])
-        indexes = cases.indexes_with_every_kind(1, 60)
+        indexes = levels.indexes_with_every_kind(1, 60)
         self.assertEqual((len(set(indexes)), {kind(index) for index in indexes}), (60, set(cases.KINDS)))
         later = [index for index in indexes if index >= 60]
         for index in later:
             self.assertNotIn(kind(index), {kind(other) for other in range(index)})
         self.assertEqual(len(set(range(60)) & set(indexes)), 60 - len(later))
-        self.assertEqual(cases.indexes_with_every_kind(1, 500), list(range(500)))
+        self.assertEqual(levels.indexes_with_every_kind(1, 500), list(range(500)))
 
     def test_big_tables_have_more_than_ten_million_weights(self):
         tables = [model["vocab"] * model["heads"] * model["head_dim"] for model in

@@ -9,7 +9,6 @@ SEED:INDEX:KIND, a case as JSON, or a file of such lines. Results are kept in DI
 import argparse
 import concurrent.futures
 import json
-import os
 import pathlib
 import shlex
 import shutil
@@ -20,6 +19,7 @@ import time
 
 import cases
 import kinds
+import levels
 import results
 import shrink
 from program import Failure, Program, Refused, reason
@@ -28,17 +28,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 MAX_FAILURES = 20
 
 
-# Number of cases by CLEAVE_TEST_LEVEL, which ./run test sets.
-COUNTS = {"full": 500, "release": 5000}
-
-
 def count_of(word):
     return word if word == "level" else int(word)
 
 
 def indexes_of(options):
     if options.count == "level":
-        return cases.indexes_with_every_kind(options.seed, COUNTS.get(os.environ.get("CLEAVE_TEST_LEVEL"), 60))
+        return levels.indexes(options.seed)
     return range(options.first, options.first + options.count)
 
 

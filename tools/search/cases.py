@@ -583,21 +583,6 @@ def rng_of(seed, index):
     return random.Random(f"{seed}:{index}")
 
 
-def indexes_with_every_kind(seed, count):
-    """The first `count` indexes of a seed, of which the last give way to the first of each absent kind."""
-    kinds = [draw_kind(rng_of(seed, index)) for index in range(count)]
-    kept, later = list(range(count)), []
-    index = count
-    while absent := set(KINDS) - {kinds[place] for place in kept + later}:
-        kinds.append(draw_kind(rng_of(seed, index)))
-        if kinds[index] in absent:
-            later.append(index)
-            # The last case of a kind that has another one.
-            kept.remove(next(place for place in reversed(kept) if [kinds[other] for other in kept].count(kinds[place]) > 1))
-        index += 1
-    return kept + later
-
-
 def draw(seed, index, kind=None):
     """Case `index` of a seed: the same on every machine."""
     rng = rng_of(seed, index)
