@@ -25,6 +25,8 @@ CsvReader::CsvReader(const std::string& path, const CsvLimits& limits)
     offset += count;
     return count;
   };
+  peek();
+  require_utf8_file(path, {buffer_.data(), end_});
   read_header();
 }
 

@@ -64,7 +64,8 @@ std::vector<HostileCase> refused() {
        std::string("\xFF\xFE"
                    "a\0,\0b\0\n\0",
                    10),
-       "is not UTF-8"},
+       "is UTF-16 text; convert it to UTF-8"},
+      {"gzip", "\x1f\x8b\x08", "is compressed by gzip; unpack it"},
       {"1,025 columns", repeated("x,", 1024) + "x\n", "more than 1024 fields"},
       {"a million commas", "a,b\n" + repeated(",", 1'000'000), "more than 1024 fields"},
       {"a line of 65 MB", "", "more than 67108864 bytes",
