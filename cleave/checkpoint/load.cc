@@ -140,8 +140,21 @@ void check_kind(const Optimizer& optimizer, const Parameters& parameters,
                other);
 }
 
+/// Fills one parameter. Returns the bytes that it took from the files.
+uint64_t fill_parameter(Parameter& parameter, LeafReader& reader, const TensorInfo& stored,
+                        at::ScalarType dtype) {
+  if (parameter.is_int8()) {
+    fill_int8(parameter, reader.take(stored, parameter, at::kFloat));
+  } else {
+    parameter.set_leaf(reader.take(stored, parameter, dtype));
+  }
+  uint64_t bytes = 0;
+  for (const auto& slices : held_blocks(parameter)) bytes += block_bytes(stored, slices);
+  return bytes;
+}
+
 LoadResult fill(Model& model, const ModelTensors& files, const MaterializeOptions& fresh,
-                const TakeParameter& take = {}) {
+                const LoadHooks& hooks = {}) {
   LoadResult result{.fresh = files.missing(), .left_out = files.left_out()};
   for (TensorInfo& info : files.additions()) {
     CarriedTensor tensor{std::move(info), ""};
@@ -156,18 +169,10 @@ LoadResult fill(Model& model, const ModelTensors& files, const MaterializeOption
     const at::ScalarType dtype = parameter->leaf_type(fresh.dtype);
     if (result.fresh.contains(parameter->name())) {
       parameter->set_leaf(parameter->initial_value(fresh.seed, dtype));
-      continue;
+    } else if (!hooks.take || !hooks.take(*parameter, files)) {
+      result.bytes_read += fill_parameter(*parameter, reader, files.at(parameter->name()), dtype);
     }
-    if (take && take(*parameter, files)) continue;
-    const TensorInfo& stored = files.at(parameter->name());
-    if (parameter->is_int8()) {
-      fill_int8(*parameter, reader.take(stored, *parameter, at::kFloat));
-    } else {
-      parameter->set_leaf(reader.take(stored, *parameter, dtype));
-    }
-    for (const auto& slices : held_blocks(*parameter)) {
-      result.bytes_read += block_bytes(stored, slices);
-    }
+    if (hooks.loaded) hooks.loaded(*parameter);
   }
   return result;
 }
@@ -175,9 +180,9 @@ LoadResult fill(Model& model, const ModelTensors& files, const MaterializeOption
 }  // namespace
 
 LoadResult load_model(Model& model, const ModelFolder& folder, at::ScalarType dtype,
-                      const TakeParameter& take) {
+                      const LoadHooks& hooks) {
   model.name_tree();
-  return fill(model, ModelTensors(folder, model, dtype_of(dtype)), {.dtype = dtype}, take);
+  return fill(model, ModelTensors(folder, model, dtype_of(dtype)), {.dtype = dtype}, hooks);
 }
 
 LoadResult load_for_other_task(Model& model, const ModelFolder& folder, at::ScalarType dtype,

@@ -25,9 +25,14 @@ struct LoadResult {
   std::set<std::string> left_out{};  ///< tensors of the files that were not read
 };
 
-/// Reads a parameter from the files in another form, so that it stays without memory. Returns
-/// whether it did.
-using TakeParameter = std::function<bool(const Parameter& parameter, const TensorSource& files)>;
+/// What a load does with each parameter beside filling it.
+struct LoadHooks {
+  /// Reads the parameter from the files in another form, so that it stays without memory. Returns
+  /// whether it did.
+  std::function<bool(const Parameter& parameter, const TensorSource& files)> take;
+  /// Called when the parameter has been filled or taken, before the next one is read. May free it.
+  std::function<void(const Parameter& parameter)> loaded;
+};
 
 /// Allocates every parameter of a model, whose plan is applied, and fills it from a folder's files
 /// of any format (model_tensors.h). Each rank reads only the bytes of its own ranges, whatever
@@ -37,10 +42,8 @@ using TakeParameter = std::function<bool(const Parameter& parameter, const Tenso
 ///
 /// Throws Error(kFormat) listing all missing tensors and all that the model does not use,
 /// Error(kShape) for a tensor of another shape.
-///
-/// `take` comes before the load of each parameter.
 LoadResult load_model(Model& model, const ModelFolder& folder, at::ScalarType dtype,
-                      const TakeParameter& take = {});
+                      const LoadHooks& hooks = {});
 
 /// The same for a model with another task than the folder's (a classifier on an encoder that was
 /// trained with masked LM). Reads the parameters that both models have. Parameters that the files

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string_view>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include <ATen/ATen.h>
 
@@ -88,6 +90,50 @@ bool change_form(Linear& linear, WeightForm form, bool is_shared) {
   }
   CLEAVE_BUG("no such form of weights");
 }
+
+/// Converts the weights of a model's Linear layers to their form for inference.
+class WeightConverter {
+ public:
+  WeightConverter(Layer& model, WeightForm form) : model_(model), form_(form) {
+    model.walk([&](Layer& layer) {
+      if (auto* linear = dynamic_cast<Linear*>(&layer)) {
+        layers_[linear->weight().get()].push_back(linear);
+      } else if (auto* table = dynamic_cast<Embedding*>(&layer)) {
+        embedding_weights_.insert(table->weight().get());
+      }
+    });
+  }
+
+  /// Converts a weight that has been loaded, and frees the original unless an embedding reads it.
+  /// Collective over the axis that shards the model.
+  void convert(const Parameter& weight) {
+    const auto layers = layers_.find(&weight);
+    if (layers == layers_.end() || !weight.is_here()) return;
+    bool is_read = embedding_weights_.contains(&weight);
+    const bool is_shared = is_read;
+    for (Linear* linear : layers->second) {
+      is_read |= !linear->has_product() && !change_form(*linear, form_, is_shared);
+    }
+    if (!is_read) layers->second.front()->weight()->drop();
+  }
+
+  /// Call it once all weights are converted: casts the rest.
+  void finish() {
+    if (form_ == WeightForm::kPlain) return;
+    model_.walk([](Layer& layer) {
+      if (auto* attention = dynamic_cast<HasHeads*>(&layer)) attention->heads().cast_kv_bf16();
+    });
+    for (const auto& p : model_.parameters()) {
+      if (p->is_readable()) p->set_leaf(p->leaf().detach().to(at::kFloat));
+    }
+  }
+
+ private:
+  Layer& model_;
+  WeightForm form_;
+  std::unordered_map<const Parameter*, std::vector<Linear*>> layers_;  // by their weight
+  std::unordered_set<const Parameter*> embedding_weights_;
+};
 
 std::vector<int64_t> read_eos_ids(const ModelFolder& folder, const ModelFacts& facts) {
   const std::string name = "generation_config.json";
@@ -195,16 +241,20 @@ std::unique_ptr<Model> Runnable::load(const Axis& tp, const Axis& ep) const {
   share_out_experts(*model, {.pp = {}, .dp = {}, .tp = tp, .ep = ep}, RankTokens::kSame);
   // For 8 and 4 bits, load in the type of the file: a wider one would take more memory.
   const bool is_plain = form_ == WeightForm::kPlain;
-  TakeParameter take;
+  LoadHooks hooks;
   if (form_ == WeightForm::kInt4 || form_ == WeightForm::kInt4Sym) {
-    take = [layers = int4_layers(*model)](const Parameter& weight, const TensorSource& files) {
+    hooks.take = [layers = int4_layers(*model)](const Parameter& weight,
+                                                const TensorSource& files) {
       const auto layer = layers.find(&weight);
       return layer != layers.end() && load_int4(*layer->second, files);
     };
   }
-  load_model(*model, folder_, is_plain ? dtype_ : scalar_type(stored_dtype(folder_)), take);
+  // A matrix is converted before the next one is read, so that only one is in memory twice.
+  WeightConverter converter(*model, form_);
+  if (device_.is_cpu()) hooks.loaded = [&](const Parameter& weight) { converter.convert(weight); };
+  load_model(*model, folder_, is_plain ? dtype_ : scalar_type(stored_dtype(folder_)), hooks);
   move_to(*model, device_);
-  if (device_.is_cpu()) prepare_weights(*model, form_);
+  if (device_.is_cpu()) converter.finish();
   set_kv_cache_dtype(*model, kv_cache_dtype_);
   return model;
 }
@@ -253,26 +303,9 @@ void run_on_ranks(const RunOptions& options, const std::function<ConfigFingerpri
 }
 
 void prepare_weights(Layer& model, WeightForm form) {
-  std::set<const Parameter*> embedding_weights;
-  model.walk([&](Layer& layer) {
-    if (const auto* table = dynamic_cast<Embedding*>(&layer)) {
-      embedding_weights.insert(table->weight().get());
-    }
-  });
-  model.walk([&](Layer& layer) {
-    auto* linear = dynamic_cast<Linear*>(&layer);
-    if (linear == nullptr || !linear->weight()->is_here()) return;
-    const bool is_shared = embedding_weights.contains(linear->weight().get());
-    const bool is_changed = linear->has_product() || change_form(*linear, form, is_shared);
-    if (is_changed && !is_shared) linear->weight()->drop();
-  });
-  if (form == WeightForm::kPlain) return;
-  model.walk([](Layer& layer) {
-    if (auto* attention = dynamic_cast<HasHeads*>(&layer)) attention->heads().cast_kv_bf16();
-  });
-  for (const auto& p : model.parameters()) {
-    if (p->is_readable()) p->set_leaf(p->leaf().detach().to(at::kFloat));
-  }
+  WeightConverter converter(model, form);
+  for (const auto& parameter : model.parameters()) converter.convert(*parameter);
+  converter.finish();
 }
 
 void set_kv_cache_dtype(Layer& model, const std::string& dtype) {
