@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -76,19 +75,21 @@ WeightForm stored_form(const ModelFolder& folder) {
 constexpr std::pair<std::string_view, WeightForm> kForms[] = {
     {"int8", WeightForm::kInt8}, {"int4", WeightForm::kInt4}, {"int4_sym", WeightForm::kInt4Sym}};
 
-/// Changes the form of a layer's weight. Returns whether the original is no longer read.
-bool change_form(Linear& linear, WeightForm form, bool is_shared) {
+/// Changes the form of a layer's weight if it has another one. An embedding reads a shared weight.
+void change_form(Linear& linear, WeightForm form, bool is_shared) {
   switch (form) {
     case WeightForm::kPlain:
-      // An embedding reads the original matrix, so panels would double its memory.
-      return (!is_shared && to_panels(linear)) || to_rows(linear);
+      // The original remains, so panels would double its memory.
+      if (is_shared || !to_panels(linear)) to_rows(linear);
+      break;
     case WeightForm::kInt8:
-      return to_int8(linear);
+      to_int8(linear);
+      break;
     case WeightForm::kInt4:
     case WeightForm::kInt4Sym:
-      return to_int4(linear, form == WeightForm::kInt4) || to_int8(linear);
+      if (!to_int4(linear, form == WeightForm::kInt4)) to_int8(linear);
+      break;
   }
-  CLEAVE_BUG("no such form of weights");
 }
 
 /// Converts the weights of a model's Linear layers to their form for inference.
@@ -99,7 +100,7 @@ class WeightConverter {
       if (auto* linear = dynamic_cast<Linear*>(&layer)) {
         layers_[linear->weight().get()].push_back(linear);
       } else if (auto* table = dynamic_cast<Embedding*>(&layer)) {
-        embedding_weights_.insert(table->weight().get());
+        tables_[table->weight().get()].push_back(table);
       }
     });
   }
@@ -109,30 +110,43 @@ class WeightConverter {
   void convert(const Parameter& weight) {
     const auto layers = layers_.find(&weight);
     if (layers == layers_.end() || !weight.is_here()) return;
-    bool is_read = embedding_weights_.contains(&weight);
-    const bool is_shared = is_read;
+    const bool is_table = tables_.contains(&weight);
     for (Linear* linear : layers->second) {
-      is_read |= !linear->has_product() && !change_form(*linear, form_, is_shared);
+      if (!linear->has_product()) change_form(*linear, form_, is_table);
     }
-    if (!is_read) layers->second.front()->weight()->drop();
+    if (!is_table && !is_multiplied(weight)) layers->second.front()->weight()->drop();
   }
 
-  /// Call it once all weights are converted: casts the rest.
+  /// Call it once all weights are converted. With 8 and 4 bits, activations are fp32: casts the
+  /// other weights to it, except for tables, which stay as they are in the file.
   void finish() {
     if (form_ == WeightForm::kPlain) return;
     model_.walk([](Layer& layer) {
       if (auto* attention = dynamic_cast<HasHeads*>(&layer)) attention->heads().cast_kv_bf16();
     });
     for (const auto& p : model_.parameters()) {
-      if (p->is_readable()) p->set_leaf(p->leaf().detach().to(at::kFloat));
+      const auto tables = tables_.find(p.get());
+      if (tables != tables_.end() && !is_multiplied(*p)) {
+        for (Embedding* table : tables->second) table->set_row_type(at::kFloat);
+      } else if (p->is_readable()) {
+        p->set_leaf(p->leaf().detach().to(at::kFloat));
+      }
     }
   }
 
  private:
+  /// Whether a Linear layer still reads the original.
+  [[nodiscard]] bool is_multiplied(const Parameter& weight) const {
+    const auto layers = layers_.find(&weight);
+    return layers != layers_.end() &&
+           !std::all_of(layers->second.begin(), layers->second.end(),
+                        [](const Linear* linear) { return linear->has_product(); });
+  }
+
   Layer& model_;
   WeightForm form_;
   std::unordered_map<const Parameter*, std::vector<Linear*>> layers_;  // by their weight
-  std::unordered_set<const Parameter*> embedding_weights_;
+  std::unordered_map<const Parameter*, std::vector<Embedding*>> tables_;
 };
 
 std::vector<int64_t> read_eos_ids(const ModelFolder& folder, const ModelFacts& facts) {

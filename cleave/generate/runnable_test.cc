@@ -215,6 +215,43 @@ TEST(Runnable, Int8_LoadsOneMatrixAtATime) {
   EXPECT_TRUE(at::equal(logits[0], logits[1]));
 }
 
+// Every bf16 number is an fp32 number, so that the table in bf16 has the rows of one in fp32.
+TEST(Runnable, TableInInt8Models_KeepsTheTypeOfTheFile) {
+  constexpr std::string_view kTied =
+      R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","tie_word_embeddings":true,
+      "vocab_size":1000,"hidden_size":64,"intermediate_size":64,"num_hidden_layers":1,
+      "num_attention_heads":4,"max_position_embeddings":64})";
+  const test::TempFolder folder;
+  const Axis one;
+  const test::Training training(one, at::kFloat, kTied);
+  for (const auto& p : training.model->parameters()) {
+    p->set_leaf(p->leaf().detach().to(at::kBFloat16).to(at::kFloat));
+  }
+  std::vector<Tensor> logits;
+  std::vector<int64_t> peaks;
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const std::string path = folder / c10::toString(type);
+    Checkpoint checkpoint = training.checkpoint(1);
+    checkpoint.optimizer = nullptr;
+    checkpoint.dtype = type;
+    save_checkpoint(path, checkpoint, {one, one, one});
+    const auto [got, peak] = run_model(path, "int8");
+    logits.push_back(got);
+    peaks.push_back(peak);
+    const auto model = Runnable(path, "int8", "cpu").load(one);
+    for (const auto& p : model->parameters()) {
+      const bool is_table = p->name() == "model.embed_tokens.weight";
+      if (p->is_readable()) EXPECT_EQ(p->use().scalar_type(), is_table ? type : at::kFloat);
+    }
+  }
+  EXPECT_TRUE(at::equal(logits[0], logits[1]));
+  EXPECT_LT(peaks[1], peaks[0] - 64000);  // of 128,000 bytes that the table is smaller
+  test::on_ranks(2, [&](const Axis& axis) {
+    const Tensor got = run_model(folder / "BFloat16", "int8", axis).first;
+    EXPECT_TRUE(at::allclose(got, logits[0], 1e-4, 1e-5));
+  });
+}
+
 // The files of a run's newest checkpoint.
 TEST(Runnable, TokenizerFolder_IsTheModelsOrThatOfARun) {
   const test::TempFolder root;

@@ -58,22 +58,26 @@ Tensor Embedding::held_rows(const Tensor& ids) const {
     // No rows: zeros connected to the weight, so that this rank also runs backward's collectives.
     auto shape = ids.sizes().vec();
     shape.push_back(weight_->shape()[1]);
-    return at::zeros(shape, weight_->use().options()) + weight_->use().sum();
+    return in_row_type(at::zeros(shape, weight_->use().options()) + weight_->use().sum());
   }
   const Tensor local = ids - held.begin;
   const Tensor here = (ids >= held.begin).bitwise_and_(ids < held.end);
   const bool holds_padding = held.begin <= padding_row_ && padding_row_ < held.end;
   const int64_t padding = holds_padding ? padding_row_ - held.begin : -1;
-  const Tensor rows = at::embedding(weight_->use(), local.clamp(0, held.size() - 1), padding);
-  return scaled(rows * here.unsqueeze(-1));
+  return rows_of(local.clamp(0, held.size() - 1), padding) * here.unsqueeze(-1);
 }
 
 Tensor Embedding::whole_rows(const Tensor& ids) const {
-  return scaled(at::embedding(weight_->use(), ids, padding_row_));
+  return rows_of(ids, padding_row_);
 }
 
-Tensor Embedding::scaled(const Tensor& rows) const {
+Tensor Embedding::rows_of(const Tensor& ids, int64_t padding) const {
+  const Tensor rows = in_row_type(at::embedding(weight_->use(), ids, padding));
   return scale_ == 1 ? rows : rows * at::scalar_tensor(scale_, rows.options());
+}
+
+Tensor Embedding::in_row_type(const Tensor& rows) const {
+  return row_type_ ? rows.to(*row_type_) : rows;
 }
 
 DTensor Embedding::forward(const DTensor& ids, const Context& /*context*/) {

@@ -32,6 +32,9 @@ class Embedding : public Layer {
   /// Ties the weight to another layer's matrix of the same shape.
   void tie_weight(const std::shared_ptr<Parameter>& weight) { weight_ = weight; }
   [[nodiscard]] const std::shared_ptr<Parameter>& weight() const { return weight_; }
+  /// Inference with a table that is stored in a narrower type than the activations: rows are
+  /// converted to `type` when they are looked up. Without it they have the table's type.
+  void set_row_type(at::ScalarType type) { row_type_ = type; }
 
  protected:
   DTensor forward(const DTensor& ids, const Context& context) override;
@@ -39,11 +42,14 @@ class Embedding : public Layer {
  private:
   [[nodiscard]] Tensor held_rows(const Tensor& ids) const;
   [[nodiscard]] Tensor whole_rows(const Tensor& ids) const;
-  [[nodiscard]] Tensor scaled(const Tensor& rows) const;
+  /// Rows of this rank's part of the table; `padding`: as padding_row_, in this part.
+  [[nodiscard]] Tensor rows_of(const Tensor& ids, int64_t padding) const;
+  [[nodiscard]] Tensor in_row_type(const Tensor& rows) const;
   void check_ids(const Tensor& ids) const;
   std::shared_ptr<Parameter> weight_;
   int64_t padding_row_;  // -1: none, as in at::embedding
   double scale_;
+  std::optional<at::ScalarType> row_type_;  // see set_row_type
 };
 
 }  // namespace cleave::inline nn
