@@ -241,7 +241,9 @@ TEST(Runnable, TableInInt8Models_KeepsTheTypeOfTheFile) {
     const auto model = Runnable(path, "int8", "cpu").load(one);
     for (const auto& p : model->parameters()) {
       const bool is_table = p->name() == "model.embed_tokens.weight";
-      if (p->is_readable()) EXPECT_EQ(p->use().scalar_type(), is_table ? type : at::kFloat);
+      if (p->is_readable()) {
+        EXPECT_EQ(p->use().scalar_type(), is_table ? type : at::kFloat) << p->name();
+      }
     }
   }
   EXPECT_TRUE(at::equal(logits[0], logits[1]));
