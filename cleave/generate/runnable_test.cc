@@ -228,16 +228,13 @@ TEST(Runnable, TableInInt8Models_KeepsTheTypeOfTheFile) {
     p->set_leaf(p->leaf().detach().to(at::kBFloat16).to(at::kFloat));
   }
   std::vector<Tensor> logits;
-  std::vector<int64_t> peaks;
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     const std::string path = folder / c10::toString(type);
     Checkpoint checkpoint = training.checkpoint(1);
     checkpoint.optimizer = nullptr;
     checkpoint.dtype = type;
     save_checkpoint(path, checkpoint, {one, one, one});
-    const auto [got, peak] = run_model(path, "int8");
-    logits.push_back(got);
-    peaks.push_back(peak);
+    logits.push_back(run_model(path, "int8").first);
     const auto model = Runnable(path, "int8", "cpu").load(one);
     for (const auto& p : model->parameters()) {
       const bool is_table = p->name() == "model.embed_tokens.weight";
@@ -247,7 +244,6 @@ TEST(Runnable, TableInInt8Models_KeepsTheTypeOfTheFile) {
     }
   }
   EXPECT_TRUE(at::equal(logits[0], logits[1]));
-  EXPECT_LT(peaks[1], peaks[0] - 64000);  // of 128,000 bytes that the table is smaller
   test::on_ranks(2, [&](const Axis& axis) {
     const Tensor got = run_model(folder / "BFloat16", "int8", axis).first;
     EXPECT_TRUE(at::allclose(got, logits[0], 1e-4, 1e-5));
