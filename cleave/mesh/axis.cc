@@ -12,6 +12,7 @@
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/runtime/step_recorder.h"
 #include "cleave/torch_internals/backward_thread.h"
+#include "cleave/torch_internals/node.h"
 
 namespace cleave::inline mesh {
 namespace {
@@ -69,6 +70,13 @@ int64_t bytes_of(const Tensor& t, int64_t count) {
   return count * static_cast<int64_t>(t.element_size());
 }
 
+/// Checked on one rank too, so that what runs there runs on more ranks.
+void check_without_grad(const Tensor& t, std::string_view call, std::string_view site) {
+  CLEAVE_CHECK(!needs_grad(t), Code::kUsage, site, ": ", call,
+               " has no gradient, and its argument needs one; give it t.detach(), or use "
+               "DTensor::redistribute(), which has one");
+}
+
 void check_held(int64_t held, int64_t wanted, int64_t dim, std::string_view site) {
   CLEAVE_CHECK(held == wanted, Code::kShape, site, ": dim ", dim, " has ", held,
                " elements; the widths give it ", wanted);
@@ -105,6 +113,7 @@ void Axis::barrier(std::string_view site) const {
 }
 
 Tensor Axis::all_reduce(const Tensor& t, std::string_view site, ReduceOp op) const {
+  check_without_grad(t, "all_reduce", site);
   if (size() == 1) return t;
   const at::NoGradGuard no_grad;
   const Tensor in = t.contiguous();
@@ -120,6 +129,7 @@ Tensor Axis::all_reduce(const Tensor& t, std::string_view site, ReduceOp op) con
 }
 
 Tensor Axis::all_gather(const Tensor& t, int64_t dim, Widths widths, std::string_view site) const {
+  check_without_grad(t, "all_gather", site);
   if (size() == 1) return t;
   check_widths(*this, widths, site);
   check_held(t.size(dim), widths[static_cast<size_t>(rank())], dim, site);
@@ -141,6 +151,7 @@ Tensor Axis::all_gather(const Tensor& t, int64_t dim, Widths widths, std::string
 
 Tensor Axis::reduce_scatter(const Tensor& t, int64_t dim, Widths widths,
                             std::string_view site) const {
+  check_without_grad(t, "reduce_scatter", site);
   if (size() == 1) return t;
   check_widths(*this, widths, site);
   check_held(t.size(dim), std::accumulate(widths.begin(), widths.end(), int64_t{0}), dim, site);
@@ -162,6 +173,7 @@ Tensor Axis::reduce_scatter(const Tensor& t, int64_t dim, Widths widths,
 std::vector<Tensor> Axis::all_to_all(const std::vector<Tensor>& parts,
                                      const std::vector<std::vector<int64_t>>& shapes,
                                      std::string_view site) const {
+  for (const Tensor& part : parts) check_without_grad(part, "all_to_all", site);
   if (size() == 1) return parts;
   const auto num_ranks = static_cast<size_t>(size());
   CLEAVE_CHECK(parts.size() == num_ranks && shapes.size() == num_ranks, Code::kShape, site, ": ",

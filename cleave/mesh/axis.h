@@ -48,6 +48,10 @@ class Axis {
   /// Returns when all ranks have called it.
   void barrier(std::string_view site) const;
 
+  // The next four return tensors without a gradient. So that none is lost unnoticed, an argument
+  // that needs one is Error(kUsage), on any number of ranks: detach it, or use
+  // DTensor::redistribute(), which has a gradient.
+
   /// Element-wise sum or maximum over the ranks; `t` has the same shape on all.
   [[nodiscard]] Tensor all_reduce(const Tensor& t, std::string_view site,
                                   ReduceOp op = ReduceOp::kSum) const;

@@ -165,6 +165,31 @@ TEST(Axis, WidthsThatDoNotFitTheTensor_AreRefusedBeforeAnyTraffic) {
   });
 }
 
+TEST(Axis, ArgumentThatNeedsAGradient_IsRefusedOnAnyNumberOfRanks) {
+  for (const int ranks : {1, 2}) {
+    on_ranks(ranks, [](const Axis& axis) {
+      const Tensor t = at::ones({4}).requires_grad_() * 2;
+      const Sizes widths = axis.size() == 1 ? Sizes{4} : Sizes{2, 2};
+      const Sizes held = axis.size() == 1 ? Sizes{4} : Sizes{4, 4};
+      const std::vector<Tensor> parts(static_cast<size_t>(axis.size()), t);
+      const std::vector<Sizes> shapes(parts.size(), Sizes{4});
+      const std::function<void()> calls[] = {
+          [&] { (void)axis.all_reduce(t, "test"); },
+          [&] { (void)axis.all_gather(t, 0, held, "test"); },
+          [&] { (void)axis.reduce_scatter(t, 0, widths, "test"); },
+          [&] { (void)axis.all_to_all(parts, shapes, "test"); }};
+      for (const auto& call : calls) {
+        const Error error = test::thrown_by(call);
+        EXPECT_EQ(error.code(), Code::kUsage);
+        EXPECT_NE(std::string(error.what()).find("give it t.detach()"), std::string::npos);
+        const at::NoGradGuard no_grad;
+        call();
+      }
+      EXPECT_EQ(axis.all_reduce(t.detach(), "test")[0].item<float>(), 2.0F * axis.size());
+    });
+  }
+}
+
 TEST(Axis, RanksWithDifferentShapes_StopWithBothNamed) {
   const Error error = test::thrown_by([] {
     on_ranks(2, [](const Axis& axis) {

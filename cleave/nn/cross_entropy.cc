@@ -135,10 +135,11 @@ Pass fused_pass(const Tensor& logits_NW, const Tensor& labels_N, const Tensor& v
                             .spread = s / static_cast<double>(classes.whole),
                             .weight = 1 - s};
   return {.loss_N = loss_of(sums, valid, s, classes.whole),
-          .gradient = [logits_NW, valid, arguments](const Tensor& upstream) {
+          .gradient = [logits = SavedTensor("cross_entropy", logits_NW), valid,
+                       arguments](const Tensor& upstream) {
             SoftmaxGradient scaled = arguments;
             scaled.factor = upstream.expand_as(valid).masked_fill(valid.bitwise_not(), 0);
-            return softmax_gradient(logits_NW, scaled);
+            return softmax_gradient(logits.get(), scaled);
           }};
 }
 
@@ -150,6 +151,8 @@ DTensor cross_entropy(const DTensor& logits, const Tensor& labels, const CrossEn
   CLEAVE_CHECK(
       labels.sizes() == logits.local().sizes().slice(0, static_cast<size_t>(logits.dim()) - 1),
       Code::kShape, "labels have shape ", labels.sizes(), "; logits are ", logits.local().sizes());
+  CLEAVE_CHECK(labels.scalar_type() == at::kLong, Code::kShape, "labels have type ",
+               labels.scalar_type(), "; expected int64: labels.to(at::kLong)");
   const Classes classes = classes_of(logits);
   Pass pass;
   Tensor scale;  // weight of each token's loss

@@ -230,6 +230,9 @@ TEST(CrossEntropy, WrongArguments_AreRefused) {
           thrown_by([&] { (void)cross_entropy(logits, labels, {.label_smoothing = smoothing}); });
       EXPECT_EQ(error.code(), Code::kUsage);
     }
+    const Error type = thrown_by([&] { (void)cross_entropy(logits, labels.to(at::kInt)); });
+    EXPECT_EQ(type.code(), Code::kShape);
+    EXPECT_STREQ(type.what(), "labels have type Int; expected int64: labels.to(at::kLong)");
     EXPECT_EQ(thrown_by([&] {
                 (void)cross_entropy(logits, at::zeros({2, 2}, at::kLong));
               }).code(),

@@ -134,7 +134,7 @@ bool is_tied_sum(const Parameter& p) {
 }
 
 void check_complete(const Parameter& p) {
-  if (p.is_frozen()) return;
+  if (!p.is_trained()) return;
   const Tensor& gradient = gradient_of(p);
   const auto* record = record_on<GradientRecord>(gradient);
   const auto* leaf = record_on<LeafRecord>(p.leaf());

@@ -13,6 +13,9 @@
 namespace cleave::inline nn {
 namespace {
 
+/// Rounding goes through a matrix in chunks, so that its fp32 values need little memory.
+constexpr int64_t kChunkWeights = int64_t{1} << 20;
+
 /// The weight as [out, in].
 Tensor out_in(const Linear& layer) {
   const Tensor& weight = layer.weight()->use();
@@ -64,6 +67,19 @@ Tensor largest_of_groups(const Linear& layer, const Tensor& values) {
   return largest_of_ranks(layer, whole).index_select(1, at::tensor(indices, at::kLong));
 }
 
+/// Rounds outputs of a layer's weight, [rows, in], to 4 bits.
+Int4Rows rounded_rows(const Linear& layer, const Tensor& rows, bool has_mins) {
+  const Tensor groups = in_groups(rows, int4_parts_of(layer));
+  Int4Bounds bounds = int4_bounds(groups);
+  if (divides_groups(layer)) {
+    bounds.high = largest_of_groups(layer, bounds.high);
+    bounds.low = largest_of_groups(layer, bounds.low.neg()).neg();
+  }
+  check_finite(layer, "int4", bounds.high);
+  check_finite(layer, "int4", bounds.low);
+  return cleave::to_int4(groups, bounds, has_mins, layer.weight()->name());
+}
+
 }  // namespace
 
 bool to_rows(Linear& layer) {
@@ -105,15 +121,23 @@ std::vector<Int4Part> int4_parts_of(const Linear& layer) {
 bool to_int4(Linear& layer, bool has_mins) {
   if (layer.least_bits() > 4) return false;
   const at::NoGradGuard no_grad;
-  const Tensor groups = in_groups(out_in(layer), int4_parts_of(layer));
-  Int4Bounds bounds = int4_bounds(groups);
-  if (divides_groups(layer)) {
-    bounds.high = largest_of_groups(layer, bounds.high);
-    bounds.low = largest_of_groups(layer, bounds.low.neg()).neg();
-  }
-  check_finite(layer, "int4", bounds.high);
-  check_finite(layer, "int4", bounds.low);
-  set_int4(layer, cleave::to_int4(groups, bounds, has_mins, layer.weight()->name()));
+  const Tensor weight = out_in(layer).detach();
+  const int64_t count = weight.size(0);
+  // The same on every rank, whatever its part of the inputs.
+  const int64_t step = std::max<int64_t>(kChunkWeights / in_features(layer), 1);
+  std::vector<Tensor> codes, scales, mins;
+  int64_t first = 0;
+  do {  // once for a part without rows
+    const int64_t rows = std::min(step, count - first);
+    const Int4Rows rounded = rounded_rows(layer, weight.narrow(0, first, rows), has_mins);
+    codes.push_back(rounded.codes);
+    scales.push_back(rounded.scales);
+    if (has_mins) mins.push_back(rounded.mins);
+    first += step;
+  } while (first < count);
+  set_int4(layer, {.codes = at::cat(codes),
+                   .scales = at::cat(scales),
+                   .mins = has_mins ? at::cat(mins) : Tensor()});
   return true;
 }
 

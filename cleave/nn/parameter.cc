@@ -73,9 +73,16 @@ void Parameter::set_leaf(const Tensor& leaf) {
   CLEAVE_CHECK(leaf.sizes() == c10::IntArrayRef(leaf_shape()), Code::kShape, name(),
                ": a tensor of ", leaf.sizes(), " was given; this rank holds ",
                c10::IntArrayRef(leaf_shape()));
+  const bool was_trained = is_trained();
   leaf_ = leaf.detach().contiguous();  // optimizers access its memory in order
-  leaf_.requires_grad_(leaf_.is_floating_point() && !is_frozen());
-  use_ = is_flat() ? Tensor() : leaf_;
+  leaf_.requires_grad_(leaf_.is_floating_point() && was_trained);
+  set_use(is_flat() ? Tensor() : leaf_);
+}
+
+void Parameter::drop_gradients() {
+  if (leaf_.defined()) leaf_.mutable_grad().reset();
+  if (use_.defined()) use_.mutable_grad().reset();
+  if (use_gradients_) use_gradients_->reset();
 }
 
 void Parameter::set_int8(const Tensor& values, const Tensor& scales) {

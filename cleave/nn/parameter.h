@@ -46,7 +46,7 @@ class Parameter : public ParameterSharding {
   /// The tensor that the optimizer updates; undefined until there is memory.
   [[nodiscard]] const Tensor& leaf() const { return leaf_; }
   /// Sets the memory. `leaf` must have leaf_shape(); if floating-point and not frozen, it will
-  /// require grad.
+  /// require grad, unless the leaf before it did not (leaf().set_requires_grad(false)).
   /// Throws Error(kShape).
   void set_leaf(const Tensor& leaf);
   /// set_leaf() of an int8 parameter. `scales`: [this rank's rows] fp32.
@@ -54,7 +54,12 @@ class Parameter : public ParameterSharding {
   /// Frees the memory, when inference uses another form of the weight (int8, panels).
   void drop() {
     leaf_.reset();
-    use_.reset();
+    set_use({});
+  }
+  /// Whether training updates it now: it is not frozen, and nobody called
+  /// leaf().set_requires_grad(false).
+  [[nodiscard]] bool is_trained() const {
+    return !is_frozen() && (!leaf_.defined() || leaf_.requires_grad());
   }
   /// The tensor that forward reads: the leaf, or the tensor of set_use(). Throws Error(kUsage) when
   /// there is no memory, or the parameter is sharded by FSDP and not gathered.
@@ -62,7 +67,13 @@ class Parameter : public ParameterSharding {
   /// Whether use() would succeed.
   [[nodiscard]] bool is_readable() const { return use_.defined(); }
   /// Sets the tensor that use() returns, e.g. FSDP's gathered weight; undefined removes it.
-  void set_use(const Tensor& use) { use_ = use; }
+  /// `gradients`: where backward adds its gradients, if not in grad().
+  void set_use(const Tensor& use, std::shared_ptr<Tensor> gradients = nullptr) {
+    use_ = use;
+    use_gradients_ = std::move(gradients);
+  }
+  /// Frees the gradient of the leaf, and that which backward left for the tensor of set_use().
+  void drop_gradients();
 
   /// A layer reports that it uses this replicated parameter on `activation`. On a Shard or Fanout
   /// activation the gradient is a partial sum, otherwise it is whole. Throws Error(kShape) when
@@ -74,13 +85,14 @@ class Parameter : public ParameterSharding {
  private:
   std::optional<bool> used_in_split_work_;
   Tensor leaf_, use_;
-  Tensor scales_;  // if is_int8()
+  std::shared_ptr<Tensor> use_gradients_;  // see set_use
+  Tensor scales_;                          // if is_int8()
 };
 
 /// The parameters of a model, each once.
 using Parameters = std::vector<std::shared_ptr<Parameter>>;
 
-/// The parameters that training updates: all but the frozen ones.
+/// The parameters that training updates, now or later: all but the frozen ones.
 Parameters trained_of(const Parameters& parameters);
 
 }  // namespace cleave::inline nn

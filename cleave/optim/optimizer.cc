@@ -42,6 +42,10 @@ Optimizer::Optimizer(const Parameters& parameters, const OptimizerOptions& optio
   for (const auto& p : trained_of(parameters)) {
     const bool decays =
         options.decay_on == OptimizerOptions::DecayOn::kAll || p->shape().size() >= 2;
+    CLEAVE_CHECK(!p->name().empty() || (options.own.empty() && options.matrices.empty()),
+                 Code::kUsage,
+                 "settings of single parameters go by their names, and a parameter has none yet; "
+                 "call the model's name_tree() before the optimizer is made");
     const auto found = options.own.find(p->name());
     const OptimizerOptions::Own own =
         found == options.own.end() ? OptimizerOptions::Own() : found->second;
@@ -162,7 +166,7 @@ void Optimizer::step(double lr, double gradient_scale) {
   const RecordedScope recorded(EventKind::kOptimizer, "optimizer step");
   const at::NoGradGuard no_grad;
   for (const State& s : states()) {
-    if (s.parameter->leaf().numel() == 0) continue;
+    if (s.parameter->leaf().numel() == 0 || !s.parameter->is_trained()) continue;
     check_complete(*s.parameter);
     CLEAVE_CHECK(s.parameter->leaf().grad().defined(), Code::kUsage, s.parameter->name(),
                  " has no gradient; call backward, then finish_gradients(), which gives zeros to "
@@ -182,7 +186,8 @@ void Optimizer::step_matrices(double lr, double gradient_scale) {
   Parameters parameters;
   std::vector<Matrix> held;  // other pipeline stages hold the rest
   for (const Matrix& m : matrices_) {
-    if (!states_[m.state].parameter->leaf().defined()) continue;
+    const Parameter& p = *states_[m.state].parameter;
+    if (!p.leaf().defined() || !p.is_trained()) continue;
     held.push_back(m);
     parameters.push_back(states_[m.state].parameter);
   }
@@ -251,7 +256,8 @@ void Optimizer::step_group(const std::vector<size_t>& group, const Update& updat
   std::vector<FusedTensors> on_device;
   for (const size_t i : group) {
     const State& s = states_[i];
-    if (s.parameter->leaf().numel() == 0) continue;  // this rank holds nothing of it
+    // This rank holds nothing of it, or it is frozen for now.
+    if (s.parameter->leaf().numel() == 0 || !s.parameter->is_trained()) continue;
     if (device_kernels(s.parameter->leaf()) == nullptr) {
       if (!step_fused(s, update)) left.push_back(&s);
       continue;
@@ -330,7 +336,7 @@ void Optimizer::step_by_libtorch(const std::vector<const State*>& states,
 }
 
 void Optimizer::zero_grad() {
-  for (const State& s : states_) s.parameter->leaf().mutable_grad().reset();
+  for (const State& s : states_) s.parameter->drop_gradients();
 }
 
 LrSchedule::Kind LrSchedule::kind_from_name(const std::string& name) {

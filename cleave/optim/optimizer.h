@@ -57,11 +57,12 @@ class Optimizer {
 
   /// One update from the leaves' complete gradients, times `gradient_scale` (a clip_factor() here
   /// saves the pass of clip_gradients). Also updates the bf16 copies of whole leaves that forward
-  /// reads. If a gradient is missing or partial (over tp, over pipeline stages, over the ranks of a
+  /// reads. Leaves that do not require grad now stay as they are. If a gradient is missing or partial (over tp, over pipeline stages, over the ranks of a
   /// GradientSync), throws Error(kUsage) naming the missing call, and changes nothing. For Muon
   /// collective over the axes of its matrices.
   virtual void step(double lr, double gradient_scale = 1);
-  virtual void zero_grad();
+  /// Frees all gradients, also those that a GradientSync has not completed.
+  void zero_grad();
 
   /// What a checkpoint keeps in addition to the weights. Moments are undefined for SGD, the second
   /// one also for Muon's matrices, whose momentum is `exp_avg`. `ema` is the averaged weight: after

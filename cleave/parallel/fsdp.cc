@@ -104,6 +104,7 @@ class PendingSum : public std::enable_shared_from_this<PendingSum> {
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < reduced.size(); ++i) {
       const Parameter& p = *buffer_->parameters()[i];
+      if (!p.is_trained()) continue;
       Tensor& gradient = p.leaf().mutable_grad();
       if (gradient.defined()) {
         // A mean over data-parallel ranks, or a sum over stages, belongs to an earlier step.
@@ -321,7 +322,8 @@ void shard(Layer& layer, const Axis& dp, const FsdpOptions& options,
            const std::shared_ptr<CallOrder>& order) {
   layer.name_tree();
   CLEAVE_CHECK(!layer.is_sealed(), Code::kUsage, layer_name(layer.path()),
-               " is already fully sharded");
+               " is already fully sharded; a layer that is called several times in a sequence "
+               "cannot be: choose ZeRO-1 for it");
   const std::set<const Parameter*> tied = tied_parameters(layer.root());
   std::vector<std::shared_ptr<const FlatShards>> groups;
   // A buffer has either gradients or none, one type, and one axis: other ranks have copies of

@@ -175,7 +175,7 @@ void GradientSync::set_compute_copy(Bucket& bucket, size_t i, const Tensor& valu
       }
     });
   }
-  p.set_use(read);
+  p.set_use(read, bucket.sums[i]);
 }
 
 Tensor& GradientSync::gradient_of(const Bucket& bucket, size_t i) {
@@ -185,8 +185,13 @@ Tensor& GradientSync::gradient_of(const Bucket& bucket, size_t i) {
 }
 
 bool GradientSync::has_incomplete_gradients() const {
+  return has_unsummed_copies() ||
+         std::any_of(buckets_.begin(), buckets_.end(),
+                     [](const Bucket& bucket) { return bucket.reduction.is_pending(); });
+}
+
+bool GradientSync::has_unsummed_copies() const {
   for (const Bucket& bucket : buckets_) {
-    if (bucket.reduction.is_pending()) return true;
     for (size_t i = 0; i < bucket.sums.size(); ++i) {
       // If forward reads the leaf itself, its gradient is on the leaf already.
       const Parameter& p = *bucket.shards->parameters()[i];
@@ -202,6 +207,7 @@ bool GradientSync::is_complete() const {
   for (const Bucket& bucket : buckets_) {
     if (bucket.reduction.is_pending()) return false;
     for (const auto& p : bucket.shards->parameters()) {
+      if (!p->is_trained()) continue;
       if (!has_record(*p)) return false;
       for (const Axis& axis : {p->axis(), *data_of(*p)}) (void)is_summed(*p, axis);
     }
@@ -212,14 +218,15 @@ bool GradientSync::is_complete() const {
   return true;
 }
 
-void GradientSync::drop_gradients() {
-  for (const Bucket& bucket : buckets_) {
-    for (size_t i = 0; i < bucket.sums.size(); ++i) gradient_of(bucket, i).reset();
-  }
-}
-
 void GradientSync::finish_pass(size_t layer) {
-  if (++num_passed_[layer] != num_passes_) return;
+  const size_t expected = num_passes_ * num_calls_[layer];
+  if (++num_passed_[layer] != expected) {
+    CLEAVE_CHECK(num_passes_ == 0 || num_passed_[layer] < expected, Code::kUsage, "begin(",
+                 num_passes_, ") of the GradientSync announced ", num_passes_,
+                 " micro-batches, and backward ran for more; their gradients would be lost. Give "
+                 "the number of micro-batches of a step, or 0 if it is unknown");
+    return;
+  }
   while (num_started_ < buckets_.size() && buckets_[num_started_].first_layer >= layer) {
     start_next();
   }
@@ -240,17 +247,45 @@ void GradientSync::start_next() {
   bucket.reduction = bucket.shards->start_reduce(std::move(gradients), bucket.precision);
 }
 
+void GradientSync::check_reads_copies() const {
+  for (const Bucket& bucket : buckets_) {
+    for (size_t i = 0; i < bucket.sums.size(); ++i) {
+      const Parameter& p = *bucket.shards->parameters()[i];
+      const bool is_stale = bucket.sums[i] && p.is_readable() && p.use().is_same(p.leaf());
+      CLEAVE_CHECK(!is_stale, Code::kUsage, p.name(),
+                   " was filled after refresh_weights(), so forward reads the leaf instead of its "
+                   "copy in the compute type; call refresh_weights() after the weights are filled");
+    }
+  }
+}
+
 void GradientSync::begin(size_t num_micro_batches) {
   record_on_leaves();
+  check_reads_copies();
   check_no_stale_gradients(parameters_);
+  CLEAVE_CHECK(!has_unsummed_copies(), Code::kUsage,
+               "backward ran before begin(), and complete() did not follow; call zero_grad() to "
+               "discard its gradients");
+  // A step that was given up, before complete(), has started some.
+  for (Bucket& bucket : buckets_) {
+    if (bucket.reduction.is_pending()) (void)bucket.shards->finish_reduce(bucket.reduction);
+  }
+  reset_step();
   // Deferred weight gradients are not there yet when backward has passed a layer.
   const bool defers = options_.pipeline != nullptr && options_.pipeline->defers_weight_gradients();
   num_passes_ = defers ? 0 : num_micro_batches;
 }
 
+void GradientSync::reset_step() {
+  num_started_ = 0;
+  num_passes_ = 0;
+  std::fill(num_passed_.begin(), num_passed_.end(), 0);
+}
+
 void GradientSync::complete() {
   const RecordedScope recorded(EventKind::kPhase, "gradient sync");
   record_on_leaves();
+  check_reads_copies();
   if (options_.sharding == DataSharding::kFsdp) {
     Axis tp;
     for (const auto& p : parameters_) {
@@ -268,14 +303,14 @@ void GradientSync::sum_buckets() {
   for (Bucket& bucket : buckets_) {
     const std::vector<Tensor> reduced = bucket.shards->finish_reduce(bucket.reduction);
     for (size_t i = 0; i < reduced.size(); ++i) {
+      const Parameter& p = *bucket.shards->parameters()[i];
+      if (!p.is_trained()) continue;
       // Shares the bucket's memory but has its own version counter, which the record compares.
-      bucket.shards->parameters()[i]->leaf().mutable_grad() = reduced[i].variable_data();
+      p.leaf().mutable_grad() = reduced[i].variable_data();
     }
     bucket.shards->record_reduced();
   }
-  num_started_ = 0;
-  num_passes_ = 0;
-  std::fill(num_passed_.begin(), num_passed_.end(), 0);
+  reset_step();
 }
 
 void sum_during_backward(const std::shared_ptr<GradientSync>& sync,
@@ -283,6 +318,11 @@ void sum_during_backward(const std::shared_ptr<GradientSync>& sync,
   auto& buckets = sync->buckets_;
   if (sync->dp_->size() == 1 || buckets.empty()) return;
   sync->num_passed_.assign(in_order.size(), 0);
+  sync->num_calls_.assign(in_order.size(), 0);
+  std::map<const Layer*, size_t> first_call;  // a layer may be called several times
+  for (size_t l = 0; l < in_order.size(); ++l) {
+    ++sync->num_calls_[first_call.emplace(in_order[l], l).first->second];
+  }
   std::map<const Parameter*, size_t> first;
   for (size_t l = 0; l < in_order.size(); ++l) {
     for (const auto& p : in_order[l]->parameters()) first.emplace(p.get(), l);

@@ -60,17 +60,17 @@ class GradientSync {
   /// and after each optimizer step. Collective.
   void refresh_weights();
 
-  /// Begins a step in which backward runs `num_micro_batches` times through each layer. With 0, for
-  /// an unknown number, and without this call, all buckets wait for complete(). Throws
-  /// Error(kUsage) if gradients of an earlier step are left.
+  /// Begins a step of `num_micro_batches` forward and backward passes. With 0, for an unknown
+  /// number, and without this call, all buckets wait for complete(). A step that was given up before
+  /// complete(), by zero_grad(), is forgotten; all ranks must do so. Throws Error(kUsage) if
+  /// gradients of an earlier step or backward are left, or if a leaf was filled without
+  /// refresh_weights(); backward throws it for more passes. Collective if a step was given up.
   void begin(size_t num_micro_batches);
   /// Completes the leaves' gradients. Call it after the last backward of a step. A second call in a
   /// step changes nothing; Error(kUsage) if a backward ran since the first. Collective.
   void complete();
   /// Whether backward has left gradients on copies of the leaves that complete() has not summed.
   [[nodiscard]] bool has_incomplete_gradients() const;
-  /// Discards those gradients.
-  void drop_gradients();
 
  private:
   friend class GradSyncHook;
@@ -96,6 +96,10 @@ class GradientSync {
   [[nodiscard]] static Tensor& gradient_of(const Bucket& bucket, size_t i);
   [[nodiscard]] bool is_complete() const;
   [[nodiscard]] bool is_zero1() const { return options_.sharding == DataSharding::kZero1; }
+  /// Whether copies of the leaves have gradients of which no sum was started.
+  [[nodiscard]] bool has_unsummed_copies() const;
+  void check_reads_copies() const;
+  void reset_step();
   void finish_pass(size_t layer);
   void start_next();
   void sum_buckets();
@@ -106,7 +110,8 @@ class GradientSync {
   std::vector<Bucket> buckets_;     // in the order in which they start; none with FSDP
   size_t num_started_ = 0;          // in this step
   size_t num_passes_ = 0;           // through each layer in this step
-  std::vector<size_t> num_passed_;  // passes finished in this step, by layer
+  std::vector<size_t> num_passed_;  // calls finished in this step, by layer
+  std::vector<size_t> num_calls_;   // of each layer in a pass, counted at its first call
 };
 
 /// Lets the buckets of `sync` start during backward. `in_order`: the layers with its parameters, in

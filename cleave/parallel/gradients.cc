@@ -38,7 +38,7 @@ void sum_bucket(std::vector<Tensor>& grads, const Axis& axis, const char* site) 
 Parameters not_yet_summed(const Parameters& parameters, const Axis& axis) {
   Parameters out;
   for (const auto& p : parameters) {
-    if (p->ownership() == Parameter::Ownership::kNotOwned || p->is_frozen()) continue;
+    if (p->ownership() == Parameter::Ownership::kNotOwned || !p->is_trained()) continue;
     Tensor& grad = p->leaf().mutable_grad();
     if (!grad.defined()) {
       check_complete(*p);
@@ -267,7 +267,8 @@ void average_gradients(const Parameters& parameters, const Axis& tp, const Axis&
   finish_gradients(parameters, tp);
   sum_gradients(parameters, dp);
   for (const auto& p : trained_of(parameters)) {
-    if (p->ownership() == Parameter::Ownership::kNotOwned || is_mean(*p)) continue;
+    const bool is_here = p->ownership() != Parameter::Ownership::kNotOwned && p->is_trained();
+    if (!is_here || is_mean(*p)) continue;
     if (dp.size() > 1) p->leaf().mutable_grad().div_(dp.size());
     record_mean(*p);
   }

@@ -1,5 +1,6 @@
 #include "cleave/parallel/parallelize.h"
 
+#include <set>
 #include <utility>
 
 #include "cleave/base/str.h"
@@ -85,6 +86,24 @@ void share_out_experts(Layer& model, const ParallelAxes& axes, RankTokens tokens
                " shares out experts, and the model has none; leave it out");
 }
 
+namespace {
+
+/// Refuses trained parameters that no layer of the sequence has: they would silently stay as they
+/// are.
+void check_all_in_sequence(Layer& model, const std::vector<Layer*>& sequence) {
+  std::set<const Parameter*> known;
+  for (Layer* layer : sequence) {
+    for (const auto& p : layer->parameters()) known.insert(p.get());
+  }
+  for (const auto& p : trained_of(model.parameters())) {
+    CLEAVE_CHECK(known.contains(p.get()), Code::kUsage, p->name(),
+                 " belongs to no layer of the sequence, so it would not be trained; put it into a "
+                 "layer of the sequence, or freeze() it");
+  }
+}
+
+}  // namespace
+
 Parallelized parallelize(Layer& model, const std::vector<Layer*>& sequence,
                          const ParallelAxes& axes, const ParallelConfig& config,
                          const OptimizerOptions& optimizer) {
@@ -94,12 +113,15 @@ Parallelized parallelize(Layer& model, const std::vector<Layer*>& sequence,
   if (config.lora) attach_lora(model, sequence, *config.lora, config.compute_type);
   if (config.tp > 1) parallelize_module(model, axes.tp, config.plan);
   model.name_tree();
+  check_all_in_sequence(model, sequence);
   share_out_experts(model, axes, RankTokens::kOwn);
   out.pipeline = std::make_unique<PipelineModel>(
       sequence, axes.pp,
       PipelineOptions{.schedule = config.schedule, .stages_per_rank = config.stages_per_rank});
   if (config.recompute == RecomputeKind::kFull) {
-    for (const size_t block : blocks_of(sequence)) recompute(*sequence[block]);
+    std::set<Layer*> blocks;  // one may be called several times
+    for (const size_t block : blocks_of(sequence)) blocks.insert(sequence[block]);
+    for (Layer* block : blocks) recompute(*block);
   }
   const ShardPrecision precision{
       .param = config.compute_type, .reduce = config.leaf_type(), .sent = config.reduce_type};

@@ -28,9 +28,4 @@ void Zero1Optimizer::step(double lr, double gradient_scale) {
   gather_weights();
 }
 
-void Zero1Optimizer::zero_grad() {
-  Optimizer::zero_grad();
-  gradients_->drop_gradients();
-}
-
 }  // namespace cleave::inline parallel

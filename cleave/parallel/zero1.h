@@ -48,7 +48,6 @@ class Zero1Optimizer : public Optimizer {
   /// Updates the shards and gathers the weights. Throws Error(kUsage) before reduce_gradients().
   /// Collective.
   void step(double lr, double gradient_scale = 1) override;
-  void zero_grad() override;
 
   /// What sums the gradients; a training loop calls its begin() and sum_during_backward().
   [[nodiscard]] const std::shared_ptr<GradientSync>& gradients() const { return gradients_; }

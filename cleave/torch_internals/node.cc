@@ -9,6 +9,9 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "cleave/base/error.h"
+#include "cleave/torch_internals/tensor.h"
+
 namespace cleave::inline torch_internals {
 namespace {
 
@@ -25,6 +28,10 @@ class CallbackNode : public torch::autograd::Node {
       if (!grads[i].defined()) grads[i] = input_metadata(i).zeros_like();
     }
     TORCH_CHECK(backward_, name_, ": backward ran a second time over a freed graph");
+    // libtorch enables grad mode here for create_graph only.
+    CLEAVE_CHECK(!at::GradMode::is_enabled(), Code::kUsage, name_,
+                 " has no gradient of its gradient; call backward or autograd::grad without "
+                 "create_graph, or compute this part of the loss with libtorch's operations");
     const at::NoGradGuard no_grad;
     return backward_(std::move(grads));
   }
@@ -63,6 +70,17 @@ variable_list gradients_of(const std::function<Tensor(const variable_list&)>& f,
 }
 
 }  // namespace
+
+SavedTensor::SavedTensor(const char* op, const Tensor& t)
+    : op_(op), tensor_(t.detach()), version_(t.is_inference() ? 0 : version_of(t)) {}
+
+const Tensor& SavedTensor::get() const {
+  CLEAVE_CHECK(tensor_.is_inference() || version_ == version_of(tensor_), Code::kUsage, op_,
+               ": backward needs a tensor of shape ", tensor_.sizes(),
+               " that was changed in place after forward read it; change a copy instead (x = x + y "
+               "in place of x.add_(y))");
+  return tensor_;
+}
 
 bool needs_grad(const Tensor& t) {
   return at::GradMode::is_enabled() && t.requires_grad();

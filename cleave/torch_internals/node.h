@@ -10,7 +10,8 @@ namespace cleave::inline torch_internals {
 using at::Tensor;
 using torch::autograd::variable_list;
 
-/// Maps the gradients of a node's outputs to those of its inputs, in order. Runs without grad mode.
+/// Maps the gradients of a node's outputs to those of its inputs, in order. Runs without grad mode,
+/// so that a gradient of its result (create_graph) does not exist: Error(kUsage).
 /// Gradients of unused outputs are what UnusedOutputs says.
 using Backward = std::function<variable_list(variable_list&&)>;
 
@@ -25,6 +26,21 @@ bool needs_grad(const Tensor& t);
 inline Tensor without_history(const Tensor& t) {
   return t.requires_grad() ? t.detach() : t;
 }
+
+/// A tensor that a backward function reads again.
+class SavedTensor {
+ public:
+  /// `op`, a string literal, is named in errors.
+  SavedTensor(const char* op, const Tensor& t);
+  /// Throws Error(kUsage) if the elements were changed in place since, as libtorch's own operations
+  /// do: the gradients would be wrong.
+  [[nodiscard]] const Tensor& get() const;
+
+ private:
+  const char* op_;
+  Tensor tensor_;
+  uint32_t version_;
+};
 
 /// Connects `outputs`, new tensors computed without grad, to `inputs` in the autograd graph.
 /// Profilers show `name`, a string literal.

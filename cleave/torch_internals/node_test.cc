@@ -3,7 +3,11 @@
 #include <memory>
 
 #include <ATen/ATen.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "tests/support/thrown.h"
 
 namespace cleave::node_test {
 namespace {
@@ -31,6 +35,33 @@ TEST(Node, Backward_FreesWhatTheNodeKeeps) {
   y.sum().backward();
   EXPECT_EQ(kept.use_count(), 1);
   EXPECT_THROW(y.sum().backward(), c10::Error);
+}
+
+// Backward runs without grad mode, so its result would be taken for a constant.
+TEST(Node, GradientOfItsGradient_IsRefused) {
+  const Tensor x = at::full({2}, 3).requires_grad_();
+  const Tensor y = differentiable(
+      "square", x, [](const Tensor& t) { return t * t; },
+      [x](const Tensor& gradient) { return gradient * 2 * x; });
+  const auto gradients = [&](bool create_graph) {
+    return torch::autograd::grad({y.sum()}, {x}, {}, /*retain_graph=*/true, create_graph);
+  };
+  EXPECT_TRUE(at::equal(gradients(false)[0], at::full({2}, 6.0)));
+  const Error error = test::thrown_by([&] { gradients(true); });
+  EXPECT_EQ(error.code(), Code::kUsage);
+  EXPECT_THAT(error.what(), testing::StartsWith("square has no gradient of its gradient"));
+}
+
+TEST(SavedTensor, ChangedInPlace_IsRefused) {
+  Tensor x = at::ones({2, 3});
+  const SavedTensor saved("norm", x), of_view("norm", x[0]);
+  EXPECT_TRUE(saved.get().equal(x));
+  x[1].add_(1);
+  for (const SavedTensor* changed : {&saved, &of_view}) {
+    const Error error = test::thrown_by([&] { (void)changed->get(); });
+    EXPECT_EQ(error.code(), Code::kUsage);
+    EXPECT_THAT(error.what(), testing::HasSubstr("was changed in place after forward read it"));
+  }
 }
 
 }  // namespace

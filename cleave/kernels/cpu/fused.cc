@@ -262,10 +262,12 @@ NormedSum fused_rms_norm(const Terms& x, const Tensor& weight, double eps, doubl
       [&](const DeviceKernels& kernels) { kernels.rms_norm(job, rows_of(in.sum)); });
   in.count(result.normed);
   if (!has_backward) return result;
-  connect_norm("rms_norm", x, {weight}, result,
-               [of = in.sum.detach(), w, scales, offset](const NormGradients& d) {
-                 return norm_backward(norm_job(of, w, scales, offset), of, w, d);
-               });
+  connect_norm(
+      "rms_norm", x, {weight}, result,
+      [saved = SavedTensor("rms_norm", in.sum), w, scales, offset](const NormGradients& d) {
+        const Tensor& of = saved.get();
+        return norm_backward(norm_job(of, w, scales, offset), of, w, d);
+      });
   return result;
 }
 
@@ -292,8 +294,8 @@ NormedSum fused_layer_norm(const Terms& x, const Tensor& weight, const Tensor& b
   in.count(result.normed);
   if (!has_backward) return result;
   connect_norm("layer_norm", x, {weight, bias}, result,
-               [of = in.sum.detach(), w, moments](const NormGradients& d) {
-                 return layer_norm_backward(of, w, moments, d);
+               [of = SavedTensor("layer_norm", in.sum), w, moments](const NormGradients& d) {
+                 return layer_norm_backward(of.get(), w, moments, d);
                });
   return result;
 }
@@ -301,6 +303,23 @@ NormedSum fused_layer_norm(const Terms& x, const Tensor& weight, const Tensor& b
 Tensor fused_layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
   return fused_layer_norm(Terms{.a = x, .b = {}}, weight, bias, eps).normed;
 }
+
+namespace {
+
+Tensor gelu_gradient(const Tensor& x, const Tensor& dy) {
+  Tensor dx = at::empty(x.sizes(), x.options());
+  const GeluJob job{.is_bf16 = is_bf16(x),
+                    .x = data_of<const void>(x),
+                    .dy = data_of<const void>(dy),
+                    .dx = data_of<void>(dx)};
+  run_elements(
+      x, [&](int64_t begin, int64_t end) { gelu_backward_range(job, begin, end); },
+      [&](const DeviceKernels& kernels) { kernels.gelu_backward(job, x.numel()); });
+  count_pass({&x, &dy}, {&dx});
+  return dx;
+}
+
+}  // namespace
 
 Tensor fused_gelu(const Tensor& x) {
   const bool has_backward = needs_grad(x);
@@ -313,21 +332,28 @@ Tensor fused_gelu(const Tensor& x) {
       [&](const DeviceKernels& kernels) { kernels.gelu(job, in.numel()); });
   count_pass({&in}, {&y});
   if (!has_backward) return y;
-  connect("gelu", {x}, {y}, [in](variable_list&& grads) -> variable_list {
-    const Tensor dy = grads[0].contiguous();
-    Tensor dx = at::empty(in.sizes(), in.options());
-    const GeluJob back{.is_bf16 = is_bf16(in),
-                       .x = data_of<const void>(in),
-                       .dy = data_of<const void>(dy),
-                       .dx = data_of<void>(dx)};
-    run_elements(
-        in, [&](int64_t begin, int64_t end) { gelu_backward_range(back, begin, end); },
-        [&](const DeviceKernels& kernels) { kernels.gelu_backward(back, in.numel()); });
-    count_pass({&in, &dy}, {&dx});
-    return {dx};
+  connect("gelu", {x}, {y}, [saved = SavedTensor("gelu", in)](variable_list&& grads) {
+    return variable_list{gelu_gradient(saved.get(), grads[0].contiguous())};
   });
   return y;
 }
+
+namespace {
+
+variable_list gate_gradients(const Tensor& gate, const Tensor& up, const Tensor& dy) {
+  variable_list d{at::empty_like(gate), at::empty_like(up)};
+  GateJob job = gate_job(gate, up);
+  job.dy = data_of<const void>(dy);
+  job.dgate = data_of<void>(d[0]);
+  job.dup = data_of<void>(d[1]);
+  run_elements(
+      gate, [&](int64_t begin, int64_t end) { gate_backward_range(job, begin, end); },
+      [&](const DeviceKernels& kernels) { kernels.gate_backward(job, gate.numel()); });
+  count_pass({&gate, &up, &dy}, {&d[0], &d[1]});
+  return d;
+}
+
+}  // namespace
 
 Tensor fused_gate(const Tensor& gate, const Tensor& up) {
   const bool has_backward = needs_grad(gate) || needs_grad(up);
@@ -342,19 +368,11 @@ Tensor fused_gate(const Tensor& gate, const Tensor& up) {
       [&](const DeviceKernels& kernels) { kernels.gate(job, g.numel()); });
   count_pass({&g, &u}, {&y});
   if (!has_backward) return y;
-  connect("gate", {gate, up}, {y}, [g, u](variable_list&& grads) -> variable_list {
-    const Tensor dy = grads[0].contiguous();
-    variable_list d{at::empty_like(g), at::empty_like(u)};
-    GateJob back = gate_job(g, u);
-    back.dy = data_of<const void>(dy);
-    back.dgate = data_of<void>(d[0]);
-    back.dup = data_of<void>(d[1]);
-    run_elements(
-        g, [&](int64_t begin, int64_t end) { gate_backward_range(back, begin, end); },
-        [&](const DeviceKernels& kernels) { kernels.gate_backward(back, g.numel()); });
-    count_pass({&g, &u, &dy}, {&d[0], &d[1]});
-    return d;
-  });
+  connect(
+      "gate", {gate, up}, {y},
+      [of_gate = SavedTensor("gate", g), of_up = SavedTensor("gate", u)](variable_list&& grads) {
+        return gate_gradients(of_gate.get(), of_up.get(), grads[0].contiguous());
+      });
   return y;
 }
 

@@ -283,6 +283,26 @@ TEST(SoftmaxKernels, NaN_StaysNaN) {
   EXPECT_TRUE(std::isnan(sums.sums[1].item<float>()));
 }
 
+// As libtorch's own norms and activations do.
+TEST(FusedKernels, InputChangedInPlaceBeforeBackward_IsRefused) {
+  const Tensor weight = at::ones({8}), bias = at::zeros({8});
+  const std::function<Tensor(const Tensor&)> calls[] = {
+      [&](const Tensor& x) { return fused_rms_norm(x, weight, 1e-5); },
+      [&](const Tensor& x) { return fused_layer_norm(x, weight, bias, 1e-5); },
+      [](const Tensor& x) { return fused_gelu(x); },
+      [](const Tensor& x) { return fused_gate(x, x); }};
+  for (const auto& call : calls) {
+    for (const bool is_changed : {false, true}) {
+      const Tensor leaf = at::ones({2, 8}).requires_grad_();
+      Tensor x = leaf * 2;
+      const Tensor y = call(x);
+      if (is_changed) x.add_(1);
+      const auto backward = [&] { y.sum().backward(); };
+      is_changed ? EXPECT_THROW(backward(), Error) : EXPECT_NO_THROW(backward());
+    }
+  }
+}
+
 TEST(PlainKernels, Names_TurnOffOnlyThoseKernels) {
   set_plain_kernels("norm,loss");
   EXPECT_FALSE(is_on(Kernel::kNorm));

@@ -34,6 +34,20 @@ float scale_of(float largest) {
   return largest < kMinRowMagnitude ? 1 : largest / 127;
 }
 
+/// Calls work(first, chunk) for chunks of the rows, in fp32: a whole matrix in fp32 would take four
+/// times the memory of its result. Chunks start at multiples of a panel's rows.
+template <class Work>
+void for_each_chunk(const Tensor& rows, const Work& work) {
+  constexpr int64_t kChunkWeights = int64_t{1} << 20;
+  static_assert(kPanel % kInt8Columns == 0);
+  const int64_t count = rows.size(0), width = std::max<int64_t>(rows.size(1), 1);
+  const int64_t step = rounded_up(std::max<int64_t>(kChunkWeights / width, 1), kPanel);
+  for (int64_t first = 0; first < count; first += step) {
+    const Tensor chunk = rows.narrow(0, first, std::min(step, count - first));
+    work(first, chunk.to(at::kFloat).contiguous());
+  }
+}
+
 /// Quantized rows with 128 added, and each row's scale.
 struct Bytes {
   Tensor values;  // [rows, padded width]
@@ -64,34 +78,44 @@ Bytes bytes_of(const Tensor& rows, const Tensor& largest) {
 
 Tensor largest_of_rows(const Tensor& rows) {
   const at::NoGradGuard no_grad;
-  const int64_t count = rows_of(rows);
-  const Tensor flat = rows.reshape({count, rows.size(-1)}).to(at::kFloat).contiguous();
-  Tensor out = at::empty({flat.size(0)}, at::kFloat);
-  for (int64_t r = 0; r < flat.size(0); ++r) {
-    out.mutable_data_ptr<float>()[r] =
-        largest_of_row(flat.const_data_ptr<float>() + r * flat.size(1), flat.size(1));
-  }
+  const int64_t count = rows_of(rows), width = rows.size(-1);
+  const Tensor flat = rows.detach().reshape({count, width});
+  Tensor out = at::empty({count}, at::kFloat);
+  auto* largest = out.mutable_data_ptr<float>();
+  for_each_chunk(flat, [&](int64_t first, const Tensor& chunk) {
+    const auto* from = chunk.const_data_ptr<float>();
+    at::parallel_for(0, chunk.size(0), 16, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        largest[first + r] = largest_of_row(from + r * width, width);
+      }
+    });
+  });
   return out;
 }
 
 Int8Matrix to_int8(const Tensor& weight, const Tensor& largest) {
   const at::NoGradGuard no_grad;
-  CLEAVE_CHECK(weight.size(1) <= kMaxWidth, Code::kShape, "a matrix of ", weight.size(1),
+  const int64_t out = weight.size(0), in = weight.size(1);
+  CLEAVE_CHECK(in <= kMaxWidth, Code::kShape, "a matrix of ", in,
                " inputs is too wide for int8, which allows at most ", kMaxWidth,
                "; choose another --dtype");
-  const Tensor rows = weight.detach().to(at::kFloat).contiguous();
-  const Bytes bytes = bytes_of(rows, largest);
-  const Tensor values = bytes.values.bitwise_xor(0x80).view(at::kChar);  // subtracts 128
-  const int64_t out = rows.size(0);
-  const int64_t more = rounded_up(out, kInt8Columns) - out;
-  const Tensor padded = at::constant_pad_nd(values, {0, 0, 0, more});
-  Int8Matrix matrix{.values = at::empty_like(padded),
-                    .scales = at::constant_pad_nd(bytes.scales, {0, more}),
-                    .sums = padded.sum(1, false, at::kInt),
-                    .in = rows.size(1),
+  const int64_t width = rounded_up(in, kInt8Group), padded_out = rounded_up(out, kInt8Columns);
+  Int8Matrix matrix{.values = at::empty({padded_out, width}, at::kChar),
+                    .scales = at::zeros({padded_out}, at::kFloat),
+                    .sums = at::zeros({padded_out}, at::kInt),
+                    .in = in,
                     .out = out};
-  to_panels(padded.const_data_ptr(), padded.size(0), padded.size(1) / kInt8Group,
-            matrix.values.mutable_data_ptr());
+  for_each_chunk(weight.detach(), [&](int64_t first, const Tensor& rows) {
+    const int64_t count = rows.size(0), padded = rounded_up(count, kInt8Columns);
+    const Bytes bytes =
+        bytes_of(rows, largest.defined() ? largest.narrow(0, first, count) : Tensor());
+    const Tensor values = bytes.values.bitwise_xor(0x80).view(at::kChar);  // subtracts 128
+    const Tensor whole = at::constant_pad_nd(values, {0, 0, 0, padded - count});
+    matrix.scales.narrow(0, first, count).copy_(bytes.scales);
+    matrix.sums.narrow(0, first, count).copy_(values.sum(1, false, at::kInt));
+    to_panels(whole.const_data_ptr(), padded, width / kInt8Group,
+              matrix.values.mutable_data_ptr<int8_t>() + first * width);
+  });
   return matrix;
 }
 

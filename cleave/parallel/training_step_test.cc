@@ -1,0 +1,230 @@
+#include <cmath>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cleave/parallel/parallelize.h"
+#include "tests/support/ranks.h"
+#include "tests/support/thrown.h"
+#include "tests/support/tiny_sequence.h"
+
+// What an own training loop may do beside the usual order of calls.
+namespace cleave::training_step_test {
+namespace {
+
+using test::thrown_by;
+using testing::HasSubstr;
+
+constexpr int64_t kBatch = 4, kTokens = 5;
+
+Tensor batch_of(int64_t step) {
+  return test::ids({kBatch, kTokens}, test::TinyOptions().vocab, static_cast<uint64_t>(step));
+}
+
+/// A model on one layout, as an own loop uses it.
+class Loop {
+ public:
+  /// `calls`: the blocks of the sequence in call order.
+  Loop(World& world, ParallelConfig config, const std::vector<size_t>& calls = {0, 1, 2})
+      : model_({.num_blocks = 3}) {
+    config.plan = config.tp > 1 ? test::TinySequence::plan(Replicate{}) : Plan();
+    const Mesh mesh = Mesh::build(world, {{"pp", config.pp}, {"dp", config.dp}, {"tp", config.tp}});
+    axes_ = {.pp = mesh["pp"], .dp = mesh["dp"], .tp = mesh["tp"]};
+    const std::vector<Layer*> all = model_.sequence();
+    std::vector<Layer*> sequence{all[0]};
+    for (const size_t block : calls) sequence.push_back(all[1 + block]);
+    sequence.insert(sequence.end(), all.end() - 2, all.end());
+    parts_ = parallelize(model_, sequence, axes_, config);
+    materialize(model_, {.seed = 1, .dtype = config.leaf_type()});
+    parts_.gradients->refresh_weights();
+  }
+
+  /// The global loss of a batch, whose gradients stay where backward leaves them.
+  double backward(int64_t step, double factor = 1) {
+    const Tensor ids =
+        batch_of(step).chunk(axes_.dp.size(), 0)[static_cast<size_t>(axes_.dp.rank())];
+    std::vector<MicroBatch> batches;
+    for (const Tensor& one : ids.split(1)) batches.push_back({DTensor(one, axes_.tp, Replicate{})});
+    const auto losses = parts_.pipeline->run_train(batches, [&](const DTensor& logits, size_t i) {
+      const Tensor labels = next_token_labels(ids.narrow(0, static_cast<int64_t>(i), 1));
+      return cross_entropy(logits, labels, {.valid_tokens = kBatch * (kTokens - 1)}).local() *
+             factor;
+    });
+    double sum = 0;
+    for (const double loss : losses) sum += loss;
+    return axes_.dp.all_reduce(at::scalar_tensor(sum, at::kDouble), "loss").item<double>();
+  }
+
+  void begin() { parts_.gradients->begin(static_cast<size_t>(kBatch / axes_.dp.size())); }
+
+  /// The loss, and the norm of the gradients.
+  std::pair<double, double> step(int64_t step) {
+    begin();
+    const double loss = backward(step);
+    parts_.gradients->complete();
+    const double norm = clip_grad_norm(parts_.parameters(), 1.0).value;
+    parts_.optimizer->step(1e-2);
+    parts_.optimizer->zero_grad();
+    return {loss, norm};
+  }
+
+  test::TinySequence& model() { return model_; }
+  Parallelized& parts() { return parts_; }
+  const ParallelAxes& axes() { return axes_; }
+
+ private:
+  test::TinySequence model_;
+  ParallelAxes axes_;
+  Parallelized parts_;
+};
+
+void on_layout(const ParallelConfig& config, const std::function<void(World&)>& body) {
+  test::on_world(config.num_ranks(), body);
+}
+
+/// Layouts whose gradients take every path. Buckets of one parameter start during backward.
+std::vector<ParallelConfig> layouts() {
+  return {{},
+          {.compute_type = at::kBFloat16},
+          {.dp = 2, .bucket_bytes = 1},
+          {.dp = 2, .compute_type = at::kBFloat16, .bucket_bytes = 1},
+          {.dp = 2, .sharding = DataSharding::kZero1, .bucket_bytes = 1},
+          {.dp = 2, .sharding = DataSharding::kZero1, .compute_type = at::kBFloat16},
+          {.dp = 2, .tp = 2, .bucket_bytes = 1},
+          {.pp = 2, .dp = 2, .bucket_bytes = 1}};
+}
+
+// Oracle: the run that never sees the batch.
+TEST(TrainingStep, ThatIsGivenUp_LeavesNothing) {
+  std::vector<ParallelConfig> all = layouts();
+  all.push_back({.dp = 2, .sharding = DataSharding::kFsdp});
+  all.push_back({.dp = 2, .sharding = DataSharding::kFsdp, .compute_type = at::kBFloat16});
+  for (const ParallelConfig& config : all) {
+    on_layout(config, [&](World& world) {
+      Loop loop(world, config), straight(world, config);
+      for (int64_t step = 0; step < 3; ++step) {
+        loop.begin();
+        loop.backward(100 + step, NAN);
+        loop.parts().optimizer->zero_grad();
+        EXPECT_EQ(loop.step(step), straight.step(step)) << config.describe() << " step " << step;
+      }
+    });
+  }
+}
+
+TEST(TrainingStep, BackwardBeforeBegin_IsRefusedUntilItIsDiscarded) {
+  const ParallelConfig config{.compute_type = at::kBFloat16};
+  on_layout(config, [&](World& world) {
+    Loop loop(world, config), straight(world, config);
+    loop.backward(7);
+    const Error error = thrown_by([&] { loop.begin(); });
+    EXPECT_EQ(error.code(), Code::kUsage);
+    EXPECT_THAT(error.what(), HasSubstr("call zero_grad() to discard its gradients"));
+    loop.parts().optimizer->zero_grad();
+    EXPECT_EQ(loop.step(0), straight.step(0));
+  });
+}
+
+// Oracle: one rank, which sums nothing over ranks.
+TEST(TrainingStep, LayerThatIsCalledSeveralTimes_HasItsWholeGradient) {
+  const std::vector<size_t> calls{0, 1, 0, 1, 0, 2};
+  std::vector<std::pair<double, double>> want;
+  on_layout({}, [&](World& world) {
+    Loop loop(world, {}, calls);
+    for (int64_t step = 0; step < 3; ++step) want.push_back(loop.step(step));
+  });
+  for (ParallelConfig config : layouts()) {
+    if (config.compute_type == at::kBFloat16) continue;
+    for (const RecomputeKind recompute : {RecomputeKind::kNone, RecomputeKind::kFull}) {
+      config.recompute = recompute;
+      on_layout(config, [&](World& world) {
+        Loop loop(world, config, calls);
+        for (size_t step = 0; step < want.size(); ++step) {
+          const auto [loss, norm] = loop.step(static_cast<int64_t>(step));
+          EXPECT_NEAR(loss, want[step].first, 1e-5 * loss) << config.describe();
+          EXPECT_NEAR(norm, want[step].second, 1e-4 * norm) << config.describe();
+        }
+      });
+    }
+  }
+}
+
+TEST(TrainingStep, MorePassesThanBeginAnnounced_AreRefused) {
+  const ParallelConfig config{.dp = 2, .bucket_bytes = 1};
+  on_layout(config, [&](World& world) {
+    Loop loop(world, config);
+    loop.begin();
+    loop.backward(0);
+    const Error error = thrown_by([&] { loop.backward(1); });
+    EXPECT_EQ(error.code(), Code::kUsage);
+    EXPECT_THAT(error.what(), HasSubstr("announced 2 micro-batches, and backward ran for more"));
+  });
+}
+
+TEST(TrainingStep, WeightsFilledAfterTheRefresh_AreRefused) {
+  const ParallelConfig config{.compute_type = at::kBFloat16};
+  on_layout(config, [&](World& world) {
+    Loop loop(world, config);
+    const auto& p = loop.parts().parameters().front();
+    p->set_leaf(p->leaf().detach().clone());
+    const Error error = thrown_by([&] { loop.begin(); });
+    EXPECT_EQ(error.code(), Code::kUsage);
+    EXPECT_THAT(error.what(), HasSubstr("embed.weight was filled after refresh_weights()"));
+    loop.parts().gradients->refresh_weights();
+    EXPECT_GT(loop.step(0).second, 0);
+  });
+}
+
+// As with torch.optim: without a gradient, neither decay nor momentum moves a weight.
+TEST(TrainingStep, LeafThatNoLongerRequiresGrad_StaysAsItIs) {
+  std::vector<ParallelConfig> all = layouts();
+  all.push_back({.dp = 2, .sharding = DataSharding::kFsdp});
+  for (const ParallelConfig& config : all) {
+    on_layout(config, [&](World& world) {
+      Loop loop(world, config);
+      loop.step(0);
+      std::vector<Tensor> before;
+      const auto is_frozen = [](const Parameter& p) { return p.name().starts_with("blocks.1."); };
+      for (const auto& p : loop.parts().parameters()) {
+        if (is_frozen(*p)) p->leaf().set_requires_grad(false);
+        before.push_back(p->leaf().detach().clone());
+      }
+      for (int64_t step = 1; step < 4; ++step) loop.step(step);
+      for (size_t i = 0; i < before.size(); ++i) {
+        const Parameter& p = *loop.parts().parameters()[i];
+        if (p.leaf().numel() == 0) continue;
+        EXPECT_EQ(p.leaf().equal(before[i]), is_frozen(p)) << p.name() << " " << config.describe();
+      }
+    });
+  }
+}
+
+TEST(TrainingStep, SettingsOfParametersWithoutNames_AreRefused) {
+  Linear layer({.in_features = 2, .out_features = 2});
+  OptimizerOptions options;
+  options.own["weight"] = {.lr_factor = 0};
+  const Error error = thrown_by([&] { Optimizer optimizer(layer.parameters(), options); });
+  EXPECT_EQ(error.code(), Code::kUsage);
+  EXPECT_THAT(error.what(), HasSubstr("call the model's name_tree()"));
+}
+
+TEST(TrainingStep, ParameterOutsideTheSequence_IsRefusedUnlessItIsFrozen) {
+  for (const bool is_frozen : {false, true}) {
+    test::TinySequence model({.num_blocks = 2});
+    std::vector<Layer*> sequence = model.sequence();
+    Layer* left_out = sequence[1];
+    sequence.erase(sequence.begin() + 1);
+    if (is_frozen) {
+      for (const auto& p : left_out->parameters()) p->freeze(at::kFloat);
+      EXPECT_EQ(parallelize(model, sequence, {}, {}).optimizer->num_steps(), 0);
+    } else {
+      const Error error = thrown_by([&] { parallelize(model, sequence, {}, {}); });
+      EXPECT_EQ(error.code(), Code::kUsage);
+      EXPECT_THAT(error.what(), HasSubstr("blocks.0.norm.weight belongs to no layer of the "));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cleave::training_step_test
