@@ -22,7 +22,8 @@ std::enable_if_t<std::is_arithmetic_v<Number>, std::string> shown(Number number)
   return {text.data(), std::to_chars(text.data(), text.data() + text.size(), number).ptr};
 }
 
-std::string shown(const std::optional<int64_t>& number) {
+template <class Number>
+std::string shown(const std::optional<Number>& number) {
   return number ? shown(*number) : "";
 }
 

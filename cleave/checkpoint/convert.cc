@@ -32,6 +32,7 @@
 #include "cleave/format/torch_writer.h"
 #include "cleave/mesh/dry_axis.h"
 #include "cleave/mesh/scalar_type.h"
+#include "cleave/model/generation_config.h"
 #include "cleave/model/gguf/tokenizer.h"
 #include "cleave/parallel/plan.h"
 
@@ -273,10 +274,8 @@ class Output {
   /// The files that are copied unchanged.
   static std::vector<NamedFile> other_files(const ModelFolder& from) {
     std::vector<NamedFile> files = model_tokenizer_files(tokenizer_source(from));
-    const std::string name = "generation_config.json";
-    fs::path path = fs::path(from.path) / name;
-    if (!fs::exists(path)) path = fs::path(from.weights_path()) / name;
-    if (fs::exists(path)) files.push_back({.name = name, .text = read_file(path)});
+    const fs::path path = generation_config_path(from);
+    if (!path.empty()) files.push_back({.name = path.filename().string(), .text = read_file(path)});
     return files;
   }
 

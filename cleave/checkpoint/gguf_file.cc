@@ -17,6 +17,7 @@
 #include "cleave/format/manifest.h"
 #include "cleave/format/tensor_source.h"
 #include "cleave/mesh/scalar_type.h"
+#include "cleave/model/generation_config.h"
 #include "cleave/model/gguf/model_config.h"
 #include "cleave/model/gguf/names.h"
 #include "cleave/model/gguf/tokenizer.h"
@@ -135,7 +136,9 @@ class GgufOutput {
       tensor.name = one.name;
       tensor.shape = {std::ssize(one.values)};
     }
-    const GgufPlan plan(metadata(model->facts()), tensors_);
+    ModelFacts facts = model->facts();
+    facts.eos_ids = read_generation_config(from_, facts).eos_ids;  // GGUF has one place for both
+    const GgufPlan plan(metadata(facts), tensors_);
     const FileLock lock(target_.parent_path());
     require_free_space(target_.parent_path(), plan.total_bytes() + kDiskBlock);
     for (const std::string& folder : from_.folders()) {

@@ -181,6 +181,17 @@ TEST(GgufModel, EndTokenThatConfigJsonLeavesOut_IsTheFamilys) {
   }
 }
 
+// As in Qwen2.5-Instruct: config.json has the end of a turn, generation_config.json also that of a
+// text.
+TEST(GgufModel, EndTokensOfTheGenerationConfig_AreWritten) {
+  const TempFolder folder;
+  test::write_model_folder(folder / "model", kLlamaConfig, test::tensors_of(kLlamaConfig));
+  std::ofstream(folder / "model/generation_config.json") << R"({"eos_token_id": [5, 3]})";
+  const Gguf file = Gguf::open(write_gguf_of(folder, kLlamaConfig));
+  EXPECT_EQ(file.metadata().int_at("tokenizer.ggml.eos_token_id"), 5);
+  EXPECT_EQ(file.metadata().int_at("tokenizer.ggml.eot_token_id"), 3);
+}
+
 // Each rank's blocks of a quantised file are those of the whole tensor.
 TEST(GgufModel, ShardsOfAQuantizedFile_AreThoseOfTheWhole) {
   const TempFolder folder;

@@ -39,9 +39,9 @@ void check(const GenerateOptions& options) {
 /// Temperature 0 is greedy decoding, also with --do-sample. Refuses temperatures close to 0, and
 /// warns of flags without effect.
 void settle_sampling(GenerateOptions& options, const Flags& flags) {
-  const bool is_greedy = options.temperature == 0;
-  CLEAVE_CHECK(is_greedy || options.temperature >= kLeastTemperature, Code::kUsage,
-               "--temperature ", options.temperature,
+  const bool is_greedy = options.temperature == 0.0;
+  CLEAVE_CHECK(is_greedy || options.temperature.value_or(1) >= kLeastTemperature, Code::kUsage,
+               "--temperature ", *options.temperature,
                " must be 0 (the likeliest token) or at least ", kLeastTemperature);
   if (is_greedy) {
     options.do_sample = false;

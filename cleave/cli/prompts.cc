@@ -10,6 +10,7 @@
 #include "cleave/comm/bootstrap/environment.h"
 #include "cleave/file/file.h"
 #include "cleave/text/jsonl.h"
+#include "cleave/text/utf8.h"
 
 namespace cleave::cli {
 namespace {
@@ -59,6 +60,7 @@ void read_prompt_file(GenerateOptions* options) {
   const bool is_stdin = options->prompt_file == "-";
   const std::string path = is_stdin ? "stdin" : options->prompt_file;
   const std::string text = is_stdin ? read_stdin() : read_prompts(path);
+  require_utf8_file(path, text);
   const bool is_jsonl = path.ends_with(".jsonl");
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
   std::string_view rest = text;

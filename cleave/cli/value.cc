@@ -106,7 +106,8 @@ struct Reader {
   void operator()(Number* target) const {
     read_number(last(), limits(), target);
   }
-  void operator()(std::optional<int64_t>* target) const {
+  template <class Number>
+  void operator()(std::optional<Number>* target) const {
     read_number(last(), limits(), &target->emplace());
   }
   void operator()(std::array<double, 2>* target) const {

@@ -90,7 +90,14 @@ class Chat {
       if (line->starts_with('/')) {
         command(*line);
       } else {
-        answer(*line);
+        try {
+          answer(*line);
+        } catch (const Error& error) {
+          // The template refuses the message: some have no system message.
+          if (error.code() != Code::kFormat || !guard) throw;
+          log_warning(error.what());
+          history_.drop_last();
+        }
       }
     }
   }
@@ -156,9 +163,13 @@ class Chat {
     const Generation generation = generate(chat_.model, chat_.tp, {prompt}, settings, on_token);
     write_stdout(answer.push(decoder.finish()) + answer.finish() + "\n");
     const Ids& ids = generation.prompts.front().front().ids;
-    if (static_cast<int64_t>(ids.size()) >= settings.max_new_tokens && !answer.has_ended() &&
-        std::find(ends.begin(), ends.end(), ids.back()) == ends.end()) {
+    const auto count = static_cast<int64_t>(ids.size());
+    const bool is_cut = !answer.has_ended() && !is_interrupted &&
+                        std::find(ends.begin(), ends.end(), ids.back()) == ends.end();
+    if (is_cut && count >= settings.max_new_tokens) {
       log_warning("the answer ends after --max-new-tokens ", settings.max_new_tokens);
+    } else if (is_cut && count >= most_new_ids(prompt, positions_)) {
+      log_warning("the answer ends at the last of the model's ", positions_, " positions");
     }
     return answer.text();
   }

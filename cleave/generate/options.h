@@ -33,12 +33,13 @@ struct GenerateOptions : RunOptions {
   int64_t num_return_sequences = 1;
   double length_penalty = 1.0;
   std::string early_stopping = "false";  ///< as in transformers
-  int64_t no_repeat_ngram_size = 0;
-  double repetition_penalty = 1.0;
+  // Without a value: those of the model's generation_config.json, if it has them.
+  std::optional<int64_t> no_repeat_ngram_size;  ///< else 0 = off
+  std::optional<double> repetition_penalty;     ///< else 1 = off
   bool do_sample = false;
-  double temperature = 1.0;
-  int64_t top_k = 50;  ///< 0 = off
-  double top_p = 1.0;
+  std::optional<double> temperature;  ///< else 1
+  std::optional<int64_t> top_k;       ///< else 50; 0 = off
+  std::optional<double> top_p;        ///< else 1 = off
   uint64_t seed = 0;
   std::optional<int64_t> eos_id;  ///< default: the model's
   std::vector<std::string> stop;  ///< texts that end a sequence
@@ -114,30 +115,31 @@ inline Row kv_cache_dtype(RunOptions& o) {
 
 /// How the next tokens are chosen.
 inline std::vector<Row> search_rows(GenerateOptions& o) {
-  return {{&o.max_new_tokens, "max-new-tokens", "N", "maximum number of new tokens",
-           "64; with --chat 512", kLength, kMustMatch},
-          {&o.batch_size, "batch-size", "N",
-           "sequences that run together; those that end make room for waiting prompts", "",
-           kSequences, kMustMatch},
-          {&o.num_beams, "num-beams", "N", "beams of beam search; 1 is greedy search", "",
-           Limits{1, 1024}, kMustMatch},
-          {&o.num_return_sequences, "num-return-sequences", "N", "continuations per prompt", "",
-           Limits{1, 1024}, kMustMatch},
-          {&o.length_penalty, "length-penalty", "X",
-           "above 0 beam search favors long texts, below 0 short ones", "1.0", Limits{-100, 100},
-           kMustMatch},
-          {&o.early_stopping, "early-stopping", "",
-           "beam search stops with num-beams finished texts (true), when a better one is unlikely "
-           "(false) or impossible (never)",
-           "", Choices{"true", "false", "never"}, kMustMatch},
-          {&o.no_repeat_ngram_size, "no-repeat-ngram-size", "N",
-           "no N-gram of tokens occurs twice; 0 is off", "", kTokens, kMustMatch},
-          {&o.repetition_penalty, "repetition-penalty", "X",
-           "above 1 makes tokens of the text so far less likely", "1.0", Limits{0.001, 1000},
-           kMustMatch},
-          {&o.eos_id, "eos-id", "ID", "id of the end-of-text token", "the model's", kTokens},
-          {&o.stop, "stop", "TEXT", "text that ends a continuation; may be repeated", "", Each{},
-           kMustMatch}};
+  return {
+      {&o.max_new_tokens, "max-new-tokens", "N", "maximum number of new tokens",
+       "64; with --chat 512", kLength, kMustMatch},
+      {&o.batch_size, "batch-size", "N",
+       "sequences that run together; those that end make room for waiting prompts", "", kSequences,
+       kMustMatch},
+      {&o.num_beams, "num-beams", "N", "beams of beam search; 1 is greedy search", "",
+       Limits{1, 1024}, kMustMatch},
+      {&o.num_return_sequences, "num-return-sequences", "N", "continuations per prompt", "",
+       Limits{1, 1024}, kMustMatch},
+      {&o.length_penalty, "length-penalty", "X",
+       "above 0 beam search favors long texts, below 0 short ones", "1.0", Limits{-100, 100},
+       kMustMatch},
+      {&o.early_stopping, "early-stopping", "",
+       "beam search stops with num-beams finished texts (true), when a better one is unlikely "
+       "(false) or impossible (never)",
+       "", Choices{"true", "false", "never"}, kMustMatch},
+      {&o.no_repeat_ngram_size, "no-repeat-ngram-size", "N",
+       "no N-gram of tokens occurs twice; 0 is off", "the model's, else 0", kTokens, kMustMatch},
+      {&o.repetition_penalty, "repetition-penalty", "X",
+       "above 1 makes tokens of the text so far less likely", "the model's, else 1",
+       Limits{0.001, 1000}, kMustMatch},
+      {&o.eos_id, "eos-id", "ID", "id of the end-of-text token", "the model's", kTokens},
+      {&o.stop, "stop", "TEXT", "text that ends a continuation; may be repeated", "", Each{},
+       kMustMatch}};
 }
 
 /// How tokens are drawn.
@@ -146,11 +148,11 @@ inline std::vector<Row> sampling_rows(GenerateOptions& o) {
       {&o.do_sample, "do-sample", "", "sample tokens by their probability", "off", {}, kMustMatch},
       {&o.temperature, "temperature", "X",
        "divides the logits; below 1 favors likely tokens; 0 takes the likeliest (no sampling)",
-       "1.0", Limits{0, 1e6}, kMustMatch},
-      {&o.top_k, "top-k", "N", "sample from the N likeliest tokens; 0 is off", "", kTokens,
-       kMustMatch},
-      {&o.top_p, "top-p", "P", "sample from the likeliest tokens with total probability P", "1.0",
-       Limits{.low = 0, .high = 1, .takes_low = false}, kMustMatch},
+       "the model's, else 1", Limits{0, 1e6}, kMustMatch},
+      {&o.top_k, "top-k", "N", "sample from the N likeliest tokens; 0 is off",
+       "the model's, else 50", kTokens, kMustMatch},
+      {&o.top_p, "top-p", "P", "sample from the likeliest tokens with total probability P",
+       "the model's, else 1", Limits{.low = 0, .high = 1, .takes_low = false}, kMustMatch},
       {&o.seed, "seed", "N", "seed of sampling", "", kSeeds, kMustMatch}};
 }
 

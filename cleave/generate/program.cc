@@ -44,20 +44,28 @@ GenerateSettings settings_of(const GenerateOptions& o, const Runnable& runnable,
   const int64_t vocab_size = runnable.facts().vocab_size;
   CLEAVE_CHECK(o.eos_id.value_or(0) < vocab_size, Code::kShape, "--eos-id ", o.eos_id.value_or(0),
                " is outside the vocabulary; the model's ids are 0 to ", vocab_size - 1);
-  GenerateSettings settings{.max_new_tokens = o.max_new_tokens,
-                            .num_beams = o.num_beams,
-                            .num_return_sequences = o.num_return_sequences,
-                            .length_penalty = o.length_penalty,
-                            .early_stopping = early_stopping_of(o.early_stopping),
-                            .no_repeat_ngram_size = o.no_repeat_ngram_size,
-                            .repetition_penalty = o.repetition_penalty,
-                            .do_sample = o.do_sample,
-                            .temperature = o.temperature,
-                            .top_k = o.top_k,
-                            .top_p = o.top_p,
-                            .seed = o.seed,
-                            .max_sequences = o.batch_size,
-                            .eos_ids = o.eos_id ? Ids{*o.eos_id} : runnable.eos_ids()};
+  const GenerationConfig& own = runnable.generation();
+  const GenerateSettings defaults;
+  const auto chosen = [](const auto& given, const auto& of_model, auto otherwise) {
+    return given.value_or(of_model.value_or(otherwise));
+  };
+  GenerateSettings settings{
+      .max_new_tokens = o.max_new_tokens,
+      .num_beams = o.num_beams,
+      .num_return_sequences = o.num_return_sequences,
+      .length_penalty = o.length_penalty,
+      .early_stopping = early_stopping_of(o.early_stopping),
+      .no_repeat_ngram_size =
+          chosen(o.no_repeat_ngram_size, own.no_repeat_ngram_size, defaults.no_repeat_ngram_size),
+      .repetition_penalty =
+          chosen(o.repetition_penalty, own.repetition_penalty, defaults.repetition_penalty),
+      .do_sample = o.do_sample,
+      .temperature = chosen(o.temperature, own.temperature, defaults.temperature),
+      .top_k = chosen(o.top_k, own.top_k, defaults.top_k),
+      .top_p = chosen(o.top_p, own.top_p, defaults.top_p),
+      .seed = o.seed,
+      .max_sequences = o.batch_size,
+      .eos_ids = o.eos_id ? Ids{*o.eos_id} : runnable.eos_ids()};
   if (!o.stop.empty()) {
     const auto stops = std::make_shared<StopTexts>(o.stop, tokenizer);
     settings.ends_text = [stops](std::span<const int64_t> prompt, std::span<const int64_t> ids) {
@@ -123,6 +131,10 @@ ConfigFingerprint fingerprint_of(const Program& program) {
   ConfigFingerprint fingerprint = program.runnable.fingerprint(program.options);
   fingerprint.emplace_back("--tokenizer with checksum", checksum_of(program.tokenizer.get()));
   fingerprint.emplace_back("end ids with checksum", checksum_of({program.settings.eos_ids}));
+  const GenerateSettings& s = program.settings;
+  fingerprint.emplace_back("settings of generation_config.json",
+                           str(s.repetition_penalty, ' ', s.no_repeat_ngram_size, ' ',
+                               s.temperature, ' ', s.top_k, ' ', s.top_p));
   fingerprint.emplace_back("prompts with checksum", checksum_of(program.prompts));
   return fingerprint;
 }

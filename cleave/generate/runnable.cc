@@ -23,6 +23,7 @@
 #include "cleave/mesh/job.h"
 #include "cleave/mesh/mesh.h"
 #include "cleave/mesh/scalar_type.h"
+#include "cleave/model/generation_config.h"
 #include "cleave/model/gguf/tokenizer.h"
 #include "cleave/nn/attention.h"
 #include "cleave/nn/embedding.h"
@@ -149,18 +150,6 @@ class WeightConverter {
   std::unordered_map<const Parameter*, std::vector<Embedding*>> tables_;
 };
 
-std::vector<int64_t> read_eos_ids(const ModelFolder& folder, const ModelFacts& facts) {
-  const std::string name = "generation_config.json";
-  fs::path path = fs::path(folder.path) / name;
-  if (!fs::exists(path)) path = fs::path(folder.weights_path()) / name;
-  if (!fs::exists(path)) return facts.eos_ids;
-  const Json json = Json::parse_file(path.string());
-  ModelFacts read;
-  read.vocab_size = facts.vocab_size;
-  read_special_ids(json, read);
-  return read.eos_ids;
-}
-
 }  // namespace
 
 WeightForm weight_form(std::string_view flag) {
@@ -188,7 +177,7 @@ Runnable::Runnable(ModelFolder folder, const std::string& dtype, const std::stri
                known, "; give it to cleave ", model->task() == "lm" ? "generate" : "predict");
   facts_ = model->facts();
   task_ = task_of(*model);
-  eos_ids_ = read_eos_ids(folder_, facts_);
+  generation_ = read_generation_config(folder_, facts_);
 }
 
 Runnable::Runnable(const RunOptions& options, const std::vector<std::string>& tasks)

@@ -14,6 +14,7 @@
 #include "cleave/mesh/axis.h"
 #include "cleave/mesh/consistency.h"
 #include "cleave/mesh/mesh.h"
+#include "cleave/model/generation_config.h"
 #include "cleave/model/model.h"
 #include "cleave/nn/layer.h"
 #include "cleave/tokenizer/tokenizer.h"
@@ -64,9 +65,10 @@ class Runnable {
   [[nodiscard]] int64_t seq_len(int64_t wanted, int64_t otherwise) const;
   /// Whether the checkpoint was trained with --packing, which keeps documents apart.
   [[nodiscard]] bool is_packing() const;
-  /// Ids that end a text: those of generation_config.json if the folder has one (may be none), else
-  /// those of config.json. As in transformers.
-  [[nodiscard]] const std::vector<int64_t>& eos_ids() const { return eos_ids_; }
+  /// The model's own settings of generated text.
+  [[nodiscard]] const GenerationConfig& generation() const { return generation_; }
+  /// Ids that end a text.
+  [[nodiscard]] const std::vector<int64_t>& eos_ids() const { return generation_.eos_ids; }
 
   /// The model on this rank: sharded over `tp`, its experts shared out over `ep` (ranks that run
   /// the same sequences), loaded on the device, with the weights in their form for inference. They
@@ -99,7 +101,7 @@ class Runnable {
   WeightForm form_;
   at::ScalarType dtype_;
   std::string kv_cache_dtype_ = "auto";
-  std::vector<int64_t> eos_ids_;
+  GenerationConfig generation_;
 };
 
 /// A checksum of lists of ids, for a fingerprint.

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include <ATen/ATen.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "cleave/base/str.h"
@@ -310,6 +311,33 @@ TEST(Runnable, EndIds_AreOnlyThoseOfTheGenerationConfig) {
   EXPECT_EQ(ids_with("{}"), Ids{});
   EXPECT_EQ(ids_with(R"({"eos_token_id": null})"), Ids{});
   EXPECT_EQ(ids_with(R"({"eos_token_id": [3, 4]})"), (Ids{3, 4}));
+  // The first Llama 2 files have 32000 ids, and a pad_token_id of 32000.
+  EXPECT_EQ(ids_with(R"({"eos_token_id": [3, 99], "pad_token_id": 50})"), Ids{3});
+}
+
+TEST(Runnable, GenerationConfig_SetsWhatNoFlagSets) {
+  const test::TempFolder root;
+  const std::string folder = saved_model(root, "m");
+  const auto with = [&](const char* text) {
+    std::ofstream(folder + "/generation_config.json") << text;
+    return Runnable(folder, "", "cpu").generation();
+  };
+  // As Qwen2.5-1.5B-Instruct has it.
+  const GenerationConfig qwen = with(R"({"bos_token_id": 3, "do_sample": true,
+      "eos_token_id": [5, 3], "repetition_penalty": 1.1, "temperature": 0.7, "top_k": 20,
+      "top_p": 0.8})");
+  EXPECT_EQ(qwen.repetition_penalty, 1.1);
+  EXPECT_EQ(qwen.temperature, 0.7);
+  EXPECT_EQ(qwen.top_k, 20);
+  EXPECT_EQ(qwen.top_p, 0.8);
+  EXPECT_EQ(qwen.no_repeat_ngram_size, std::nullopt);
+  const GenerationConfig zeros = with(R"({"temperature": 0.0, "top_p": null, "top_k": 0})");
+  EXPECT_EQ(zeros.temperature, std::nullopt);
+  EXPECT_EQ(zeros.top_p, std::nullopt);
+  EXPECT_EQ(zeros.top_k, 0);
+  const Error error = test::thrown_by([&] { with(R"({"repetition_penalty": -1})"); });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_THAT(error.what(), testing::HasSubstr("repetition_penalty"));
 }
 
 // LlamaConfig of transformers 5.23.0 has eos_token_id = 2 if config.json lacks the key.

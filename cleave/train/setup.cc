@@ -18,6 +18,7 @@
 #include "cleave/file/weighted_path.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/mesh/scalar_type.h"
+#include "cleave/model/generation_config.h"
 #include "cleave/model/gguf/tokenizer.h"
 #include "cleave/planner/layout_options.h"
 #include "cleave/report/record.h"
@@ -479,10 +480,8 @@ std::vector<NamedFile> carried_files(const TrainSetup& setup) {
     files.push_back({.name = "chat_template.jinja", .text = setup.chat_template->text()});
   }
   if (!setup.folder) return files;
-  const std::string name = "generation_config.json";
-  fs::path path = fs::path(setup.folder->path) / name;
-  if (!fs::exists(path)) path = fs::path(setup.folder->weights_path()) / name;  // of the base
-  if (fs::exists(path)) files.push_back({.name = name, .text = read_file(path)});
+  const fs::path path = generation_config_path(*setup.folder);
+  if (!path.empty()) files.push_back({.name = path.filename().string(), .text = read_file(path)});
   return files;
 }
 

@@ -30,6 +30,18 @@ void refuse_other_kinds(const Json& json) {
   }
 }
 
+/// transformers takes a model with one label for a regression.
+std::vector<std::string> read_classes(const Json& json) {
+  std::vector<std::string> labels = read_labels(json);
+  if (labels.size() == 1) {
+    json.at(json.has("id2label") ? "id2label" : "num_labels")
+        .fail(
+            "one label makes this a regression model, as cross-encoders are; Cleave runs "
+            "classifiers, of two labels or more");
+  }
+  return labels;
+}
+
 }  // namespace
 
 BertConfig BertConfig::from_json(const Json& json) {
@@ -38,7 +50,7 @@ BertConfig BertConfig::from_json(const Json& json) {
   c.facts = read_facts(json, {.default_pad = 0});
   check_heads_divide(json, c.facts, {});
   c.head = read_head(json);
-  if (c.head == BertHead::kClassifier) c.facts.labels = read_labels(json);
+  if (c.head == BertHead::kClassifier) c.facts.labels = read_classes(json);
   c.intermediate = json.at("intermediate_size").as_int(1, kMostWidth);
   c.num_token_types = json.int_or("type_vocab_size", 2, 1, kMostWidth);
   c.norm_eps = json.number_or("layer_norm_eps", 1e-12, 0, 1);

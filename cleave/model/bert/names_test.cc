@@ -170,6 +170,8 @@ TEST(BertConfig, UnsupportedValues_AreRefusedByKey) {
               HasSubstr("expected \"absolute\""));
   EXPECT_THAT(refusal("BertForSequenceClassification", R"(, "problem_type": "regression")"),
               HasSubstr("single_label_classification"));
+  EXPECT_THAT(refusal("BertForSequenceClassification", R"(, "id2label": {"0": "LABEL_0"})"),
+              HasSubstr("one label makes this a regression model"));
   EXPECT_THAT(refusal("BertModel", R"(, "hidden_dropout_prob": 1.0)"), HasSubstr("[0, 1)"));
   EXPECT_THAT(refusal("BertModel", R"(, "hidden_act": "mish")"), HasSubstr("mish"));
 }
