@@ -82,7 +82,7 @@ size_t Mesh::index(const std::string& name) const {
                   "; name it where the mesh is built: Mesh::build(world, {{\"", name, "\", N}})"));
 }
 
-const Axis& Mesh::operator[](const std::string& name) const {
+const Axis& Mesh::operator[](const std::string& name) const& {
   return axes_[index(name)];
 }
 

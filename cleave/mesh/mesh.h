@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cleave/comm/api/world.h"
@@ -27,7 +28,8 @@ class Mesh {
   static Mesh single(const std::vector<std::string>& names);
 
   /// The axis with this name. Throws Error(kUsage) listing the names.
-  [[nodiscard]] const Axis& operator[](const std::string& name) const;
+  [[nodiscard]] const Axis& operator[](const std::string& name) const&;
+  [[nodiscard]] Axis operator[](const std::string& name) && { return std::as_const(*this)[name]; }
 
   /// The sub-mesh of some dimensions, in mesh order: the ranks that share this rank's other
   /// coordinates.

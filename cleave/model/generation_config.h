@@ -13,9 +13,9 @@ namespace cleave::inline model {
 struct GenerationConfig {
   /// Ids that end a text. Without the file, those of config.json; a file may name none. As in
   /// transformers.
-  std::vector<int64_t> eos_ids;
-  std::optional<double> repetition_penalty, temperature, top_p;
-  std::optional<int64_t> no_repeat_ngram_size, top_k;
+  std::vector<int64_t> eos_ids{};
+  std::optional<double> repetition_penalty{}, temperature{}, top_p{};
+  std::optional<int64_t> no_repeat_ngram_size{}, top_k{};
 };
 
 /// The file of a model's folder, or of its adapter's base model; "" if there is none.

@@ -91,6 +91,9 @@ void Parameter::set_int8(const Tensor& values, const Tensor& scales) {
 }
 
 const Tensor& Parameter::use() const {
+  CLEAVE_CHECK(use_.defined() || !name().empty(), Code::kUsage,
+               "a parameter has no memory and no name: its layer, or a layer above it, was not "
+               "registered by add()");
   CLEAVE_CHECK(use_.defined(), Code::kUsage, name(),
                is_flat()
                    ? " is sharded and was read outside the call that gathers it"
