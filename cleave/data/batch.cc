@@ -142,7 +142,7 @@ Batch make_batch(const Dataset& dataset, const SampleOrder& order, int64_t step,
       if (sequence.label) {
         batch.labels.mutable_data_ptr<int64_t>()[row] = *sequence.label;
       } else {
-        put_row(batch.labels, row, sequence.labels.empty() ? sequence.ids : sequence.labels);
+        put_row(batch.labels, row, labels_of(sequence));
       }
       put_row(mask, row,
               sequence.attention_mask.empty() ? std::vector<int64_t>(sequence.ids.size(), 1)

@@ -79,7 +79,11 @@ TEST(MakeBatch, MasksAndTokenTypesOfTheData_AreKept) {
   EXPECT_TRUE(at::equal(batch.attention_mask.to(at::kLong), table({{0, 1}, {1, 1}})));
   ASSERT_TRUE(batch.token_types.defined());
   EXPECT_TRUE(at::equal(batch.token_types, table({{0, 0}, {0, 1}})));
-  EXPECT_TRUE(at::equal(batch.labels, table({{1, 2}, {3, 4}})));
+  EXPECT_TRUE(at::equal(batch.labels, table({{-100, 2}, {3, 4}})));
+  masked.labels = {1, 2};
+  const ListDataset labelled({masked, typed});
+  EXPECT_TRUE(at::equal(make_batch(labelled, in_order(labelled, 2), 0, 0, 2).labels,
+                        table({{1, 2}, {3, 4}})));
 }
 
 TEST(MakeBatch, WithoutShuffle_StepsTakeConsecutiveSamplesAndWrapAround) {

@@ -63,6 +63,17 @@ std::vector<TokenizedFile> tokenized_files(const DatasetOptions& options, FileKi
 
 }  // namespace
 
+std::vector<int64_t> labels_of(const Sample& sample) {
+  if (!sample.labels.empty() || sample.attention_mask.empty()) {
+    return sample.labels.empty() ? sample.ids : sample.labels;
+  }
+  std::vector<int64_t> labels = sample.ids;
+  for (size_t i = 0; i < labels.size(); ++i) {
+    if (sample.attention_mask[i] == 0) labels[i] = kNoLabel;
+  }
+  return labels;
+}
+
 Task task_from_name(const std::string& name) {
   if (name == "lm") return Task::kLm;
   if (name == "mlm") return Task::kMlm;

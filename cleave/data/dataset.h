@@ -33,6 +33,10 @@ struct Sample {
 /// The label of a position without one, which no loss counts (`ignore_index` of cross_entropy).
 inline constexpr int64_t kNoLabel = -100;
 
+/// The labels of a language model's sequence: those that it has, else its ids where the attention
+/// mask does not hide them.
+std::vector<int64_t> labels_of(const Sample& sample);
+
 /// Samples by index. Immutable: all rank threads share one object.
 class Dataset {
  public:

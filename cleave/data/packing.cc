@@ -69,7 +69,7 @@ class PackedSamples final : public Dataset {
       has_mask = has_mask || !text.attention_mask.empty();
       has_types = has_types || !text.token_types.empty();
       append(out.ids, text.ids, count, 0);
-      append(out.labels, text.labels.empty() ? text.ids : text.labels, count, kNoLabel);
+      append(out.labels, labels_of(text), count, kNoLabel);
       out.labels[begin] = kNoLabel;
       append(out.attention_mask, text.attention_mask, count, 1);
       append(out.token_types, text.token_types, count, 0);

@@ -77,7 +77,8 @@ inline std::vector<Row> rows(LayoutOptions& o) {
 /// --optimizer.
 inline Row optimizer(std::string* target) {
   const char* const help = "optimizer; muon updates the matrices of the blocks, adamw the rest";
-  return {target, "optimizer", "", help, "", Choices{"adamw", "adam", "sgd", "muon"}, kMustMatch};
+  return {target,     "optimizer", "", help, "", Choices{"adamw", "adam", "sgd", "muon"},
+          kMustMatch, kFixed};
 }
 
 /// --reduce-dtype.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <span>
 
+#include "cleave/base/stop.h"
 #include "cleave/text/utf8.h"
 
 namespace cleave::inline text {
@@ -31,6 +32,7 @@ std::string LineReader::next_place() const {
 /// reserved; untouched reserved pages take no memory.
 bool LineReader::read_more() {
   if (read_ == size_) return false;
+  if (const int signal = StopSignal::pending(); signal != 0) throw Stopped{signal};
   buffer_.erase(0, begin_);
   begin_ = 0;
   const size_t kept = buffer_.size();

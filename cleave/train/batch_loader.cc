@@ -30,9 +30,9 @@ std::vector<Batch> BatchLoader::micro_batches(const Dataset& data, int64_t step,
   const auto [begin, end] = own_range(num_samples);
   const SampleOrder order = order_of(data);
   const bool trains = &data == setup_.data.get();
-  const auto make = trains ? &BatchRules::make : &BatchRules::make_for_eval;
   const Range rows{begin, std::max(end, begin + 1)};
-  Batch batch = (setup_.batches.*make)(data, order, step, rows.begin, rows.end);
+  Batch batch = trains ? setup_.batches.make(data, order, step, rows.begin, rows.end)
+                       : setup_.eval_batches.make_for_eval(data, order, step, rows.begin, rows.end);
   if (reference_) {
     const Tensor& known = trains ? reference_->data : reference_->eval_data;
     batch.reference = rows_of_batch(known, order, step, rows);

@@ -19,6 +19,7 @@
 #include "cleave/train/trainer.h"
 #include "tests/support/small_run.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/thrown.h"
 
 namespace cleave::early_stop_test {
 namespace {
@@ -80,6 +81,35 @@ TEST(TrainWithEarlyStop, LossThatStays_EndsTheRunAndKeepsTheBestCheckpoint) {
     o.early_stop = 4;
     expect_end(5);
   }
+}
+
+TEST(TrainWithEarlyStop, ResumedWithoutIt_KeepsTheBestCheckpoint) {
+  const TempFolder folder;
+  TrainOptions o = still_run(folder);
+  o.early_stop = 2;
+  cleave_train(o);
+  o.resume = true;
+  o.early_stop = 0;
+  o.steps = 5;
+  cleave_train(o);
+  o.early_stop = 9;
+  o.steps = 6;
+  cleave_train(o);
+  const auto checkpoints = list_checkpoints(o.out);
+  ASSERT_EQ(checkpoints.size(), 2U);
+  EXPECT_EQ(checkpoints[0].filename(), checkpoint_name(1));
+  EXPECT_EQ(checkpoints[1].filename(), checkpoint_name(6));
+}
+
+TEST(TrainWithEarlyStop, EvaluationDataWithoutLabels_AreRefused) {
+  const TempFolder folder;
+  TrainOptions o = still_run(folder);
+  std::ofstream(folder / "eval.jsonl") << R"({"input_ids": [1, 2], "labels": [-100, -100]})";
+  o.eval_data = {folder / "eval.jsonl"};
+  const Error error = test::thrown_by([&] { cleave_train(o); });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_STREQ(error.what(),
+               "--eval-data has no labels: all are -100; evaluation needs at least one");
 }
 
 // Oracle: the uninterrupted run, to the bit. The signal arrives in step 1, so that the evaluation

@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/base/clock.h"
+#include "cleave/base/error.h"
 
 namespace cleave::inline train {
 
@@ -45,7 +46,10 @@ EvalSum Evaluator::evaluate_weights() {
     const int64_t count = std::min(batch_size, setup_.eval_data->size() - begin);
     sum += rank_.eval_pass(batches_.micro_batches(*setup_.eval_data, begin / batch_size, count));
   }
-  return EvalSum::from(batches_.dp().all_reduce(sum.tensor(), "eval loss"));
+  sum = EvalSum::from(batches_.dp().all_reduce(sum.tensor(), "eval loss"));
+  CLEAVE_CHECK(sum.num_labels > 0, Code::kFormat,
+               "--eval-data has no labels: all are -100; evaluation needs at least one");
+  return sum;
 }
 
 }  // namespace cleave::inline train

@@ -82,7 +82,8 @@ inline Row dpo_beta(double* target) {
           "factor of rewards in --task dpo; a larger one keeps the model closer to its start",
           "",
           Limits{.low = 0, .high = 1000, .takes_low = false},
-          kMustMatch};
+          kMustMatch,
+          {.kind = OnResume::kWarn, .consequence = "rewards change their size"}};
 }
 
 /// Options for the model and the data.

@@ -100,8 +100,9 @@ PassResult RankModel::train_pass(std::span<const Batch> batches, uint64_t seed, 
   PassResult result;
   counts = parallelized_.axes.dp.all_reduce(counts, "number of labels");
   result.num_labels = counts[0].item<int64_t>();
-  CLEAVE_CHECK(result.num_labels > 0, Code::kFormat, "the batch of step ", step + 1,
-               " has no labels: all are -100");
+  CLEAVE_CHECK(
+      result.num_labels > 0, Code::kFormat, "the batch of step ", step + 1,
+      " has no labels: all are -100; leave such rows out of the data, or raise --batch-size");
   Context shared = context_of_step(seed, step);
   shared.valid_tokens = counts[1].item<int64_t>();
   const double scale = loss_scale / static_cast<double>(result.num_labels);

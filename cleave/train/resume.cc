@@ -34,8 +34,10 @@ std::string key_of(const Row& row) {
 
 /// A saved value as option::text_of() writes it.
 std::string saved_text(const Json& value) {
-  if (!value.is(Json::Type::kBool)) return value.dump();
-  return value.as_bool() ? "on" : "off";
+  if (value.is(Json::Type::kBool)) return value.as_bool() ? "on" : "off";
+  if (value.is(Json::Type::kString)) return value.as_string();
+  double number = value.as_number();
+  return option::text_of(&number);
 }
 
 }  // namespace
@@ -84,7 +86,8 @@ void RunState::restore(const Json& state, const std::string& out) {
     loss_scale.restore(state.at("loss_scale").as_number(), state.at("good_steps").as_int(0));
   }
   evaluation_is_pending = state.bool_or("evaluation_is_pending", false);
-  if (early_stop.is_on() && state.has("best_step")) {
+  // Also without --early-stop now: the best checkpoint stays.
+  if (state.has("best_step")) {
     early_stop.restore({.best_step = state.at("best_step").as_int(0),
                         .best_loss = state.at("best_loss").as_number(),
                         .num_worse = state.at("worse_evaluations").as_int(0)});
@@ -95,10 +98,11 @@ void save_options(nlohmann::ordered_json& state, TrainOptions options) {
   for (const Row& row : compared(options)) {
     std::visit(
         [&](const auto* value) {
-          if constexpr (std::is_integral_v<std::remove_cvref_t<decltype(*value)>>) {
+          using Value = std::remove_cvref_t<decltype(*value)>;
+          if constexpr (std::is_arithmetic_v<Value> || std::is_same_v<Value, std::string>) {
             state[key_of(row)] = *value;
           } else {
-            CLEAVE_BUG("--", row.name, " is no integer or switch; it cannot be saved");
+            CLEAVE_BUG("--", row.name, " is no number, switch or text; it cannot be saved");
           }
         },
         row.target);
@@ -113,6 +117,9 @@ std::vector<std::string> check_resumed(const Json& state, TrainOptions options) 
     const Row& row = rows[i];
     const OnResume& rule = row.on_resume;
     const bool is_switch = std::holds_alternative<bool*>(row.target);
+    // A run from before its texts were saved; its optimizer shows in its files.
+    const bool is_text = std::holds_alternative<std::string*>(row.target);
+    if (is_text && !state.has(key_of(row))) continue;
     // A run from before there was this option trained as its default does.
     const std::string before = state.has(key_of(row)) ? saved_text(state.at(key_of(row)))
                                                       : option::text_of(unset[i].target);

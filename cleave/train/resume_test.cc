@@ -2,6 +2,7 @@
 #include "cleave/train/resume.h"
 
 #include <algorithm>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -9,11 +10,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cleave/base/stop.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/checkpoint/run_folder.h"
+#include "cleave/comm/api/world.h"
 #include "cleave/file/file.h"
 #include "cleave/report/metrics.h"
 #include "cleave/train/options.h"
+#include "cleave/train/setup.h"
+#include "cleave/train/trainer.h"
 #include "tests/support/paths.h"
 #include "tests/support/saved_models.h"
 #include "tests/support/small_run.h"
@@ -206,6 +211,8 @@ TEST(Resume, OptionThatTheStateLacks_HadItsDefault) {
   TrainOptions o;
   o.out = "run";
   EXPECT_THAT(check_resumed(state, o), testing::IsEmpty());
+  o.optimizer = "sgd";  // the optimizer's files are checked
+  EXPECT_THAT(check_resumed(state, o), testing::IsEmpty());
   o.packing = true;
   EXPECT_THAT(check_resumed(state, o),
               testing::ElementsAre(HasSubstr("the run in run was started with --no-packing: ")));
@@ -226,10 +233,35 @@ TEST(Resume, WithAnotherOptimizer_NamesTheFlag) {
     EXPECT_EQ(error.code(), Code::kUsage) << before << now;
     return std::string(error.what());
   };
-  EXPECT_THAT(refusal("muon", "adamw"), HasSubstr("give --optimizer muon"));
-  EXPECT_THAT(refusal("muon", "sgd"), HasSubstr("give --optimizer muon"));
-  EXPECT_THAT(refusal("adamw", "muon"), HasSubstr("give --optimizer adamw or adam"));
-  EXPECT_THAT(refusal("sgd", "adamw"), HasSubstr("give --optimizer sgd"));
+  for (const auto& [before, now] :
+       {std::pair{"muon", "adamw"}, std::pair{"muon", "sgd"}, std::pair{"adamw", "muon"},
+        std::pair{"sgd", "adamw"}, std::pair{"adam", "adamw"}, std::pair{"adamw", "adam"}}) {
+    EXPECT_THAT(refusal(before, now), HasSubstr(str("was started with --optimizer ", before,
+                                                    "; give the same value to resume it")));
+  }
+}
+
+TEST(Resume, WithAnotherDpoBeta_IsReported) {
+  TrainOptions o;
+  o.out = "run";
+  EXPECT_THAT(check_resumed(Json::parse(R"({"dpo_beta": 0.1})", "state.json"), o),
+              testing::IsEmpty());
+  EXPECT_THAT(check_resumed(Json::parse(R"({"dpo_beta": 0.5})", "state.json"), o),
+              testing::ElementsAre(HasSubstr("was started with --dpo-beta 0.5, now 0.1: ")));
+}
+
+TEST(Resume, SignalBeforeTheFirstStep_TrainsNone) {
+  const TempFolder folder;
+  TrainOptions o = tiny_run(folder);
+  const TrainSetup setup = make_setup(o, 0);
+  {
+    const StopSignal stop;
+    (void)std::raise(SIGTERM);
+    run_ranks(1, [&](World& world) { EXPECT_EQ(Trainer(setup, world).run(), SIGTERM); });
+  }
+  EXPECT_EQ(read_metrics(o.out + "/metrics.jsonl").size(), 0U);
+  EXPECT_EQ(warnings_of(resumed(o, 2)), "");
+  EXPECT_EQ(read_metrics(o.out + "/metrics.jsonl").size(), 2U);
 }
 
 TEST(Resume, AutomaticGemm_IsThatOfTheCheckpoint) {

@@ -533,7 +533,11 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
     setup.eval_data = open_data(setup, options.eval_data, *model);
   }
   check_vocabulary(setup, model->facts());
-  setup.batches = batch_rules(*model, setup.tokenizer.get(), setup.data->is_text(), options.seed);
+  const auto rules = [&](const Dataset& data) {
+    return batch_rules(*model, setup.tokenizer.get(), data.is_text(), options.seed);
+  };
+  setup.batches = rules(*setup.data);
+  if (setup.eval_data) setup.eval_batches = rules(*setup.eval_data);
   choose_steps(setup);
   check_recording(setup);
   setup.files = carried_files(setup);

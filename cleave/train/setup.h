@@ -41,7 +41,7 @@ struct TrainSetup {
   std::optional<Forecast> planned;  ///< of a step; none if it failed
   std::shared_ptr<const Dataset> data;
   std::shared_ptr<const Dataset> eval_data;  ///< null without --eval-data
-  BatchRules batches;                        ///< how samples of both become batches
+  BatchRules batches, eval_batches;          ///< how samples of either become batches
   SampleOrder order;
   OptimizerOptions optimizer;
   LrSchedule schedule;

@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/paths.h"
 #include "tests/support/saved_models.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
@@ -261,6 +262,25 @@ TEST_F(Setup, ChatsWithOtherFiles_AreRefusedByNameInAnyOrder) {
     EXPECT_EQ(error.what(), chats + " holds conversations, " + text +
                                 " does not; to train on both, give each a weight (FILE:WEIGHT); "
                                 "otherwise use one command for each");
+  }
+}
+
+// Text gets masks, rows have labels: whatever the other data are.
+TEST_F(Setup, EvaluationDataOfAnotherKind_AreMaskedByTheirOwn) {
+  const std::string text = test::source_file("README.md");
+  const std::string rows = folder_ / "labelled.jsonl";
+  std::ofstream(rows) << R"({"input_ids": [5, 6, 7], "labels": [-100, 9, -100]})";
+  TrainOptions o;
+  o.model = "bert-tiny";
+  o.tokenizer = test::source_file("tests/golden/tokenizer/small/bert");
+  o.out = folder_ / "mixed";
+  o.seq_len = 16;
+  for (const bool trains_text : {true, false}) {
+    o.data = {trains_text ? text : rows};
+    o.eval_data = {trains_text ? rows : text};
+    const TrainSetup setup = make_setup(o, 0);
+    EXPECT_EQ(setup.batches.masking.has_value(), trains_text);
+    EXPECT_EQ(setup.eval_batches.masking.has_value(), !trains_text);
   }
 }
 

@@ -131,6 +131,7 @@ void Trainer::start() {
   }
   if (state_.evaluation_is_pending && setup_.eval_data) make_up_evaluation();
   report_.start_progress(state_);
+  stop_.poll("start");
 }
 
 /// Runs the evaluation of the weights that the run resumes from, which a signal interrupted.

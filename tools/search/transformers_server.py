@@ -39,7 +39,7 @@ def loss(request):
         if request["task"] == "classify":
             labels, logits = torch.tensor([row["label"]]), logits[None]
         else:
-            labels = torch.tensor(row.get("labels", row["input_ids"]))
+            labels = torch.tensor(row.get("labels", transformers_training.visible_ids(row, -100)))
             if request["task"] == "lm":
                 labels, logits = labels[1:], logits[:-1]
         total += torch.nn.functional.cross_entropy(logits, labels, reduction="sum").item()

@@ -60,11 +60,17 @@ def optimizers_of(groups, request):
 def padded(rows, key, fill):
     """The values of a key as a tensor, in which shorter rows end in `fill`; None if no row has the key."""
     longest = max(len(row["input_ids"]) for row in rows)
-    lists = [row.get(key, row["input_ids"] if key == "labels" else None) for row in rows]
+    lists = [row.get(key, visible_ids(row, fill) if key == "labels" else None) for row in rows]
     if all(values is None for values in lists):
         return None
     lists = [[0] * len(row["input_ids"]) if values is None else values for row, values in zip(rows, lists)]
     return torch.tensor([values + [fill] * (longest - len(values)) for values in lists])
+
+
+def visible_ids(row, fill):
+    """The labels of a row that names none: its ids, except where the attention mask hides them."""
+    ids = row["input_ids"]
+    return [i if seen else fill for i, seen in zip(ids, row.get("attention_mask", [1] * len(ids)))]
 
 
 def labels_of(rows, task):
