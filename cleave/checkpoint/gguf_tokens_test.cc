@@ -178,5 +178,65 @@ TEST(GgufTokens, FileOfAModelNamedPhi3_HasLlamaCppsRule) {
   }
 }
 
+TEST(GgufTokens, NamesOfOnePreTokenizer_GiveOneTokenizer) {
+  const std::map<std::string, std::vector<std::string>> names = {
+      {"gpt-2",
+       {"phi-2", "gigachat", "a.x-4.0", "mellum", "exaone4", "mpt", "olmo", "jais", "trillion",
+        "granite-docling"}},
+      {"llama-bpe", {"llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"}},
+      {"dbrx", {"smaug-bpe"}},
+      {"qwen2", {"deepseek-r1-qwen"}},
+      {"smollm",
+       {"starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"}},
+      {"gpt-4o", {"llama4", "kanana2", "talkie", "minimax-m2"}}};
+  std::set<std::string> all;
+  for (const auto& [name, others] : names) {
+    const json expected = tokenizer_of("m", "gpt2", name);
+    EXPECT_TRUE(all.insert(expected.dump()).second) << name;
+    for (const std::string& other : others) {
+      EXPECT_EQ(tokenizer_of("m", "gpt2", other), expected) << other;
+    }
+  }
+  const Error error = test::thrown_by([] { tokenizer_of("m", "gpt2", "bloom"); });
+  EXPECT_THAT(error.what(), HasSubstr("metadata 'tokenizer.ggml.pre': 'bloom' is not supported; "
+                                      "expected gpt-2, llama-bpe, dbrx, qwen2, smollm, tekken, "
+                                      "gpt-4o, or a name that llama.cpp treats as one of them"));
+}
+
+std::vector<std::string> golden_texts() {
+  std::vector<std::string> texts;
+  std::ifstream file(small_tokenizers() / "strings.jsonl");
+  for (std::string line; std::getline(file, line);) texts.push_back(json::parse(line)["text"]);
+  return texts;
+}
+
+// The steps of the families, with the vocabularies of two tokenizers. Llama 3 and Mistral Nemo
+// ignore merges.
+TEST(GgufTokens, FamiliesOfByteLevelBpe_KeepTheirIds) {
+  const std::map<std::string, std::string> names = {{"qwen2", "qwen2"},
+                                                    {"smollm2", "smollm"},
+                                                    {"olmo2", "dbrx"},
+                                                    {"mistral-nemo", "tekken"},
+                                                    {"phi4-mini", "gpt-4o"}};
+  const std::vector<std::string> texts = golden_texts();
+  ASSERT_EQ(texts.size(), 300U);
+  size_t num_compared = 0;
+  for (const json& family : json::parse(read_file(small_tokenizers() / "families.json"))) {
+    const std::string name = family["name"];
+    if (!names.contains(name)) continue;
+    SCOPED_TRACE(name);
+    json tokenizer = small_tokenizer(family["base"]);
+    for (const char* const key : {"normalizer", "pre_tokenizer"}) tokenizer[key] = family[key];
+    tokenizer["model"]["ignore_merges"] = name == "mistral-nemo";
+    const Written written = write_and_read(tokenizer);
+    for (const std::string& text : texts) {
+      const std::vector<int64_t> ids = written.read->encode(text, {.add_special = false});
+      EXPECT_EQ(ids, written.original->encode(text, {.add_special = false})) << text;
+    }
+    ++num_compared;
+  }
+  EXPECT_EQ(num_compared, 10U);
+}
+
 }  // namespace
 }  // namespace cleave::gguf_tokens_test

@@ -186,13 +186,18 @@ class TokenizerReader {
   }
 
   [[nodiscard]] const GgufPreTokenizer& pre_tokenizer() const {
-    const std::string name = metadata_.string_at(kPre);
+    const std::string& name = metadata_.string_at(kPre);
+    const auto alias =
+        std::find_if(std::begin(kGgufPreTokenizerAliases), std::end(kGgufPreTokenizerAliases),
+                     [&](const GgufPreTokenizerAlias& other) { return other.name == name; });
+    const bool is_alias = alias != std::end(kGgufPreTokenizerAliases);
     std::string known;
     for (const GgufPreTokenizer& pre : kGgufPreTokenizers) {
-      if (pre.name == name) return pre;
+      if (pre.name == (is_alias ? alias->same_as : name)) return pre;
       known += str(known.empty() ? "" : ", ", pre.name);
     }
-    metadata_.fail(kPre, str("'", name, "' is not supported; expected one of ", known));
+    metadata_.fail(kPre, str("'", name, "' is not supported; expected ", known,
+                             ", or a name that llama.cpp treats as one of them"));
   }
 
   void add_byte_level(Object& tokenizer) const {
