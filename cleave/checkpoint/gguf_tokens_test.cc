@@ -186,6 +186,7 @@ TEST(GgufTokens, NamesOfOnePreTokenizer_GiveOneTokenizer) {
       {"llama-bpe", {"llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"}},
       {"dbrx", {"smaug-bpe"}},
       {"qwen2", {"deepseek-r1-qwen"}},
+      {"grok-2", {"megrez", "kormo", "f2llmv2", "hunyuan", "solar-open", "stablelm2"}},
       {"smollm",
        {"starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"}},
       {"gpt-4o", {"llama4", "kanana2", "talkie", "minimax-m2"}}};
@@ -198,9 +199,10 @@ TEST(GgufTokens, NamesOfOnePreTokenizer_GiveOneTokenizer) {
     }
   }
   const Error error = test::thrown_by([] { tokenizer_of("m", "gpt2", "bloom"); });
-  EXPECT_THAT(error.what(), HasSubstr("metadata 'tokenizer.ggml.pre': 'bloom' is not supported; "
-                                      "expected gpt-2, llama-bpe, dbrx, qwen2, smollm, tekken, "
-                                      "gpt-4o, or a name that llama.cpp treats as one of them"));
+  EXPECT_THAT(error.what(),
+              HasSubstr("metadata 'tokenizer.ggml.pre': 'bloom' is not supported; "
+                        "expected gpt-2, llama-bpe, dbrx, qwen2, grok-2, smollm, tekken, "
+                        "gpt-4o, or a name that llama.cpp treats as one of them"));
 }
 
 std::vector<std::string> golden_texts() {
@@ -210,8 +212,7 @@ std::vector<std::string> golden_texts() {
   return texts;
 }
 
-// The steps of the families, with the vocabularies of two tokenizers. Llama 3 and Mistral Nemo
-// ignore merges.
+// The steps of the families, with the vocabularies of two tokenizers. Mistral Nemo ignores merges.
 TEST(GgufTokens, FamiliesOfByteLevelBpe_KeepTheirIds) {
   const std::map<std::string, std::string> names = {{"qwen2", "qwen2"},
                                                     {"smollm2", "smollm"},

@@ -13,7 +13,10 @@ struct GgufPreTokenizer {
   bool normalizes = false;      ///< to NFC
 };
 
-/// Sources: tokenizer.json of the released models.
+inline constexpr std::string_view kQwen2Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+/// Sources: tokenizer.json of the released models; for grok-2 llama.cpp, which normalizes nothing.
 inline constexpr GgufPreTokenizer kGgufPreTokenizers[] = {
     {.name = "gpt-2"},
     {.name = "llama-bpe",
@@ -23,10 +26,8 @@ inline constexpr GgufPreTokenizer kGgufPreTokenizers[] = {
     {.name = "dbrx",  // also OLMo 2's
      .pattern =
          R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
-    {.name = "qwen2",
-     .pattern =
-         R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     .normalizes = true},
+    {.name = "qwen2", .pattern = kQwen2Pattern, .normalizes = true},
+    {.name = "grok-2", .pattern = kQwen2Pattern},
     {.name = "smollm", .splits_digits = true},
     {.name = "tekken",  // Mistral Nemo's
      .pattern =
@@ -43,8 +44,8 @@ struct GgufPreTokenizerAlias {
 };
 
 /// Source: llama.cpp, llama-vocab.cpp: names with the same pattern, and the same answer to whether
-/// a word that is a token becomes it and whether a text begins with the begin token by default. It
-/// normalizes nothing; an alias of qwen2 is one of Qwen's vocabularies, which are normalized.
+/// a word that is a token becomes it and whether a text begins with the begin token by default. An
+/// alias of qwen2 is one of Qwen's own vocabularies, whose texts are normalized.
 inline constexpr GgufPreTokenizerAlias kGgufPreTokenizerAliases[] = {
     {"phi-2", "gpt-2"},
     {"gigachat", "gpt-2"},
@@ -65,6 +66,12 @@ inline constexpr GgufPreTokenizerAlias kGgufPreTokenizerAliases[] = {
     {"lfm2", "llama-bpe"},
     {"smaug-bpe", "dbrx"},
     {"deepseek-r1-qwen", "qwen2"},
+    {"megrez", "grok-2"},
+    {"kormo", "grok-2"},
+    {"f2llmv2", "grok-2"},
+    {"hunyuan", "grok-2"},
+    {"solar-open", "grok-2"},
+    {"stablelm2", "grok-2"},
     {"starcoder", "smollm"},
     {"refact", "smollm"},
     {"command-r", "smollm"},
