@@ -18,6 +18,7 @@
 #include "cleave/format/tensor_source.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/model/generation_config.h"
+#include "cleave/model/gguf/added_tokens.h"
 #include "cleave/model/gguf/model_config.h"
 #include "cleave/model/gguf/names.h"
 #include "cleave/model/gguf/tokenizer.h"
@@ -197,10 +198,15 @@ class GgufOutput {
   }
 
   [[nodiscard]] GgufMetadata metadata(const ModelFacts& facts) const {
+    const std::string source = tokenizer_source(from_);
+    const std::vector<NamedFile> files = model_tokenizer_files(source);
+    const auto loaded = has_model_tokenizer(source) ? load_model_tokenizer(source) : nullptr;
+    const GgufTokenizer tokenizer = {.files = files, .tokenizer = loaded.get()};
     GgufMetadata metadata(options_.to);
     const fs::path from = fs::absolute(options_.from).lexically_normal();
     const fs::path last = from.has_filename() ? from.filename() : from.parent_path().filename();
-    add_gguf_config(metadata, from_.config, (is_gguf(from) ? last.stem() : last).string());
+    const std::string name = (is_gguf(from) ? last.stem() : last).string();
+    add_gguf_config(metadata, from_.config, gguf_model_name(name, tokenizer));
     const auto largest = std::max_element(
         tensors_.begin(), tensors_.end(), [](const GgufTensor& a, const GgufTensor& b) {
           return c10::multiply_integers(a.shape) < c10::multiply_integers(b.shape);
@@ -209,10 +215,7 @@ class GgufOutput {
     const bool has_blocks = std::any_of(tensors_.begin(), tensors_.end(),
                                         [](const GgufTensor& t) { return is_quantized(t.type); });
     if (has_blocks) metadata.add_u32("general.quantization_version", 2);
-    const std::string source = tokenizer_source(from_);
-    const std::vector<NamedFile> files = model_tokenizer_files(source);
-    const auto tokenizer = has_model_tokenizer(source) ? load_model_tokenizer(source) : nullptr;
-    add_gguf_tokenizer(metadata, {.files = files, .tokenizer = tokenizer.get()}, facts);
+    add_gguf_tokenizer(metadata, tokenizer, facts);
     return metadata;
   }
 

@@ -7,6 +7,7 @@
 
 #include "cleave/base/checked.h"
 #include "cleave/format/block.h"
+#include "cleave/format/gguf_parts.h"
 #include "cleave/text/utf8.h"
 
 namespace cleave::inline format {
@@ -266,6 +267,45 @@ void check_places(std::vector<GgufTensor>& tensors, uint64_t data_begin, uint64_
                " bytes; its tensors end at byte ", end);
 }
 
+struct GgufPart {
+  File file;
+  GgufMetadata metadata;
+  std::vector<GgufTensor> tensors;
+};
+
+/// Reads the header of one file.
+GgufPart read_part(const fs::path& path) {
+  GgufPart part;
+  part.file = File::open_read(path);
+  const std::string& source = part.file.path();
+  Reader reader(part.file);
+  const uint64_t magic = reader.number(4, "the header");
+  CLEAVE_CHECK(magic == 0x46554747, Code::kFormat, source,
+               " does not begin with 'GGUF'; it is not a GGUF file");
+  const uint64_t version = reader.number(4, "the version");
+  CLEAVE_CHECK(version == 2 || version == 3, Code::kFormat, source, " has version ", version,
+               version >> 24 != 0 ? ", as if big-endian" : "",
+               "; expected version 2 or 3, little-endian");
+  const uint64_t num_tensors = reader.number(8, "the number of tensors");
+  const uint64_t num_entries = reader.number(8, "the number of metadata entries");
+  CLEAVE_CHECK(num_tensors <= kMaxGgufEntries && num_entries <= kMaxGgufEntries, Code::kFormat,
+               source, " has ", num_tensors, " tensors and ", num_entries,
+               " metadata entries; expected at most ", kMaxGgufEntries, " of each");
+  part.metadata = MetadataReader(reader, source).read(num_entries);
+  constexpr std::string_view kAlignment = "general.alignment";
+  const int64_t alignment = part.metadata.int_or(kAlignment, kGgufAlignment);
+  if (alignment < 1 || alignment > kMaxGgufAlignment || (alignment & (alignment - 1)) != 0) {
+    part.metadata.fail(
+        kAlignment, str("it is ", alignment, "; expected a power of 2 up to ", kMaxGgufAlignment));
+  }
+  for (uint64_t i = 0; i < num_tensors; ++i) {
+    part.tensors.push_back(read_tensor(reader, source));
+  }
+  const auto step = static_cast<uint64_t>(alignment);
+  check_places(part.tensors, gguf_aligned(reader.position(), step, source), step, part.file);
+  return part;
+}
+
 }  // namespace
 
 bool is_gguf(const fs::path& path) {
@@ -279,40 +319,42 @@ uint64_t gguf_aligned(uint64_t offset, uint64_t alignment, const std::string& wh
 }
 
 Gguf Gguf::open(const fs::path& path) {
+  GgufPart first = read_part(path);
+  const std::vector<fs::path> paths = gguf_part_paths(first.metadata, path);
   Gguf gguf;
-  gguf.file_ = File::open_read(path);
-  const std::string& source = gguf.file_.path();
-  Reader reader(gguf.file_);
-  const uint64_t magic = reader.number(4, "the header");
-  CLEAVE_CHECK(magic == 0x46554747, Code::kFormat, source,
-               " does not begin with 'GGUF'; it is not a GGUF file");
-  const uint64_t version = reader.number(4, "the version");
-  CLEAVE_CHECK(version == 2 || version == 3, Code::kFormat, source, " has version ", version,
-               version >> 24 != 0 ? ", as if big-endian" : "",
-               "; expected version 2 or 3, little-endian");
-  const uint64_t num_tensors = reader.number(8, "the number of tensors");
-  const uint64_t num_entries = reader.number(8, "the number of metadata entries");
-  CLEAVE_CHECK(num_tensors <= kMaxGgufEntries && num_entries <= kMaxGgufEntries, Code::kFormat,
-               source, " has ", num_tensors, " tensors and ", num_entries,
-               " metadata entries; expected at most ", kMaxGgufEntries, " of each");
-  gguf.metadata_ = MetadataReader(reader, source).read(num_entries);
-  constexpr std::string_view kAlignment = "general.alignment";
-  const int64_t alignment = gguf.metadata_.int_or(kAlignment, kGgufAlignment);
-  if (alignment < 1 || alignment > kMaxGgufAlignment || (alignment & (alignment - 1)) != 0) {
-    gguf.metadata_.fail(
-        kAlignment, str("it is ", alignment, "; expected a power of 2 up to ", kMaxGgufAlignment));
+  gguf.metadata_ = std::move(first.metadata);
+  gguf.add_part(std::move(first.file), std::move(first.tensors));
+  for (size_t i = 1; i < paths.size(); ++i) {
+    GgufPart part = read_part(paths[i]);
+    check_gguf_part(part.metadata, i, paths.size());
+    gguf.add_part(std::move(part.file), std::move(part.tensors));
   }
-  for (uint64_t i = 0; i < num_tensors; ++i) {
-    gguf.tensors_.push_back(read_tensor(reader, source));
+  constexpr std::string_view kCount = "split.tensors.count";
+  if (paths.size() > 1 && gguf.metadata_.int_at(kCount) != std::ssize(gguf.tensors_)) {
+    gguf.metadata_.fail(kCount, str("it is ", gguf.metadata_.int_at(kCount), "; the ", paths.size(),
+                                    " parts have ", gguf.tensors_.size()));
   }
-  const auto step = static_cast<uint64_t>(alignment);
-  check_places(gguf.tensors_, gguf_aligned(reader.position(), step, source), step, gguf.file_);
-  for (size_t i = 0; i < gguf.tensors_.size(); ++i) {
-    const bool added = gguf.by_name_.emplace(gguf.tensors_[i].name, i).second;
-    CLEAVE_CHECK(added, Code::kFormat, source, ": tensor '", gguf.tensors_[i].name,
-                 "' is there twice");
-  }
+  gguf.index_tensors();
   return gguf;
+}
+
+void Gguf::add_part(File file, std::vector<GgufTensor> tensors) {
+  CLEAVE_CHECK(tensors.size() <= kMaxGgufEntries - tensors_.size(), Code::kFormat, file.path(),
+               ": with its tensors, the parts have ", tensors_.size() + tensors.size(),
+               "; expected at most ", kMaxGgufEntries);
+  for (GgufTensor& tensor : tensors) {
+    tensor.part = files_.size();
+    tensors_.push_back(std::move(tensor));
+  }
+  files_.push_back(std::move(file));
+}
+
+void Gguf::index_tensors() {
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const bool added = by_name_.emplace(tensors_[i].name, i).second;
+    CLEAVE_CHECK(added, Code::kFormat, files_[tensors_[i].part].path(), ": tensor '",
+                 tensors_[i].name, "' is there twice");
+  }
 }
 
 std::vector<TensorInfo> Gguf::list() const {
@@ -325,7 +367,9 @@ const GgufTensor* Gguf::find(std::string_view name) const {
 }
 
 std::vector<std::string> Gguf::file_names() const {
-  return {fs::path(file_.path()).filename().string()};
+  std::vector<std::string> names;
+  for (const File& file : files_) names.push_back(fs::path(file.path()).filename().string());
+  return names;
 }
 
 void Gguf::read_block(std::string_view name, std::span<const Slice> slices,
@@ -333,7 +377,7 @@ void Gguf::read_block(std::string_view name, std::span<const Slice> slices,
   const auto& tensor = static_cast<const GgufTensor&>(at(name));  // from find(): the cast is safe
   if (is_quantized(tensor.type)) return read_decoded(tensor, slices, out);
   const StoredElements elements = {tensor.begin, item_bytes(tensor.dtype), tensor.shape};
-  read_elements(file_, elements, slices, out, str("tensor '", tensor.name, "'"));
+  read_elements(files_[tensor.part], elements, slices, out, str("tensor '", tensor.name, "'"));
 }
 
 std::optional<Int4Layout> Gguf::int4_layout(std::string_view name) const {
@@ -354,7 +398,7 @@ void Gguf::read_int4(std::string_view name, const Int4Block& block, const Int4Me
   size_t done = 0;
   for (const Range& rows : block.rows) {
     for (int64_t r = rows.begin; r < rows.end; ++r) {
-      file_.read_at(tensor.begin + static_cast<uint64_t>(r) * row.size(), row);
+      files_[tensor.part].read_at(tensor.begin + static_cast<uint64_t>(r) * row.size(), row);
       for (const Range& groups : block.groups) {
         for (auto g = static_cast<size_t>(groups.begin); g < static_cast<size_t>(groups.end); ++g) {
           const auto encoded = std::span(row).subspan(g / per_block * bytes, bytes);
@@ -388,7 +432,7 @@ void Gguf::read_decoded(const GgufTensor& tensor, std::span<const Slice> slices,
       const uint64_t last = std::min((end - 1) / elements, first + kDecodedChunk / bytes) + 1;
       encoded.resize(static_cast<size_t>((last - first) * bytes));
       decoded.resize(static_cast<size_t>((last - first) * elements));
-      file_.read_at(tensor.begin + first * bytes, encoded);
+      files_[tensor.part].read_at(tensor.begin + first * bytes, encoded);
       dequantize(tensor.type, encoded, decoded);
       const uint64_t until = std::min(end, last * elements);
       const auto count = static_cast<size_t>((until - from) * sizeof(float));

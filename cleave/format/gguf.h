@@ -108,9 +108,10 @@ struct GgufTensor : TensorInfo {
   GgufType type = GgufType::kF32;
   uint64_t begin = 0;  ///< of its bytes in the file
   uint64_t bytes = 0;
+  size_t part = 0;  ///< the file that has it, of Gguf::file_names()
 };
 
-/// Most metadata entries, tensors and elements of all arrays in a file.
+/// Most metadata entries and elements of all arrays in a file; most tensors of all parts.
 inline constexpr uint64_t kMaxGgufEntries = uint64_t{1} << 16;
 inline constexpr uint64_t kMaxGgufElements = uint64_t{1} << 21;
 /// Most bytes of all metadata strings in a file.
@@ -120,18 +121,22 @@ inline constexpr uint64_t kMaxGgufKey = 65535;
 inline constexpr int64_t kMaxGgufAlignment = int64_t{1} << 16;
 inline constexpr int64_t kGgufAlignment = 32;  ///< the default
 
-/// A GGUF file (version 2 or 3, little-endian), open for reading. Quantised tensors are decoded to
-/// fp32. Source: the GGUF specification (github.com/ggml-org/ggml, docs/gguf.md).
+/// A GGUF file (version 2 or 3, little-endian), open for reading, or the parts that llama.cpp's
+/// gguf-split makes of one. Quantised tensors are decoded to fp32. Source: the GGUF specification
+/// (github.com/ggml-org/ggml, docs/gguf.md).
 ///
-/// Opening reads the header only. The tensors must follow each other as the specification lays
-/// them out: each at the next multiple of the alignment, up to the end of the file. Any number of
-/// threads may read.
+/// Opening reads the headers only. The tensors of a file must follow each other as the
+/// specification lays them out: each at the next multiple of the alignment, up to the end of the
+/// file. Any number of threads may read.
 class Gguf : public TensorSource {
  public:
-  /// Throws Error(kIo) if the file cannot be opened, Error(kFormat) for anything that the format
-  /// does not allow, for more entries than the limits, and for tensor types that are not read.
+  /// `path` is the file, or the first part, whose other parts lie beside it. Throws Error(kIo) if
+  /// a file cannot be opened or a part is missing, Error(kFormat) for anything that the format
+  /// does not allow, for another part than the first, for parts that do not belong together, for
+  /// more entries than the limits, and for tensor types that are not read.
   static Gguf open(const std::filesystem::path& path);
 
+  /// Of the first part.
   [[nodiscard]] const GgufMetadata& metadata() const { return metadata_; }
   [[nodiscard]] const std::vector<GgufTensor>& tensors() const { return tensors_; }
 
@@ -143,14 +148,17 @@ class Gguf : public TensorSource {
   [[nodiscard]] std::optional<Int4Layout> int4_layout(std::string_view name) const override;
   void read_int4(std::string_view name, const Int4Block& block,
                  const Int4Memory& out) const override;
-  [[nodiscard]] std::string path() const override { return file_.path(); }
+  /// Of the first part.
+  [[nodiscard]] std::string path() const override { return files_.front().path(); }
   [[nodiscard]] std::vector<std::string> file_names() const override;
 
  private:
   void read_decoded(const GgufTensor& tensor, std::span<const Slice> slices,
                     std::span<std::byte> out) const;
+  void add_part(File file, std::vector<GgufTensor> tensors);
+  void index_tensors();
 
-  File file_;
+  std::vector<File> files_;
   GgufMetadata metadata_;
   std::vector<GgufTensor> tensors_;
   std::unordered_map<std::string_view, size_t> by_name_;

@@ -4,16 +4,20 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cleave/base/str.h"
 #include "cleave/text/json.h"
 #include "cleave/tokenizer/pipeline.h"
 #include "cleave/tokenizer/tokenizer.h"
 #include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/thrown.h"
 
 // Oracle: ids and texts of the reference libraries, for the small tokenizers in tests/golden and
 // for published ones, whose answers are in goldens/tokenizers of $CLEAVE_DATA.
@@ -21,6 +25,7 @@ namespace cleave::golden_test {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::HasSubstr;
 using Ids = std::vector<int64_t>;
 
 /// The folder of the tokenizers, and the folder of the libraries' answers.
@@ -240,6 +245,26 @@ class SmallOlderFiles : public ::testing::Test {
     return out;
   }
 
+  /// Those of the small GPT-2, without some tokens.
+  void write_vocab_and_merges(const std::set<std::string>& without = {}) {
+    const auto json = tokenizer_json("gpt2");
+    nlohmann::json vocabulary;
+    for (const std::string& text : entries(json)) {
+      if (!without.contains(text)) vocabulary[text] = vocabulary.size();
+    }
+    std::string merges = "#version: 0.2\n";
+    for (const auto& pair : json["model"]["merges"]) {
+      merges += pair[0].get<std::string>() + " " + pair[1].get<std::string>() + "\n";
+    }
+    write("vocab.json", vocabulary.dump());
+    write("merges.txt", merges);
+  }
+
+  void write_class(const std::string& name, nlohmann::json config = nlohmann::json::object()) {
+    config["tokenizer_class"] = name;
+    write("tokenizer_config.json", config.dump());
+  }
+
   test::TempFolder folder_;
 };
 
@@ -249,29 +274,103 @@ TEST_F(SmallOlderFiles, SentencePieceModel_MatchesTheReference) {
 }
 
 TEST_F(SmallOlderFiles, VocabAndMerges_MatchTheReference) {
-  const auto json = tokenizer_json("gpt2");
-  nlohmann::json vocabulary;
-  for (const std::string& text : entries(json)) vocabulary[text] = vocabulary.size();
-  std::string merges = "#version: 0.2\n";
-  for (const auto& pair : json["model"]["merges"]) {
-    merges += pair[0].get<std::string>() + " " + pair[1].get<std::string>() + "\n";
-  }
-  write("vocab.json", vocabulary.dump());
-  write("merges.txt", merges);
+  write_vocab_and_merges();
   write("special_tokens_map.json", R"({"eos_token": "<|endoftext|>"})");
   const auto tokenizer = load_tokenizer(folder_.path().string());
   EXPECT_EQ(tokenizer->vocab_size(), 2000);
   expect_older_files_agree(*tokenizer, small_tokenizers(), "gpt2");
 }
 
+TEST_F(SmallOlderFiles, ClassesLikeGpt2_MatchTheReference) {
+  write_vocab_and_merges();
+  for (const char* name : {"GPT2Tokenizer", "GPT2TokenizerFast", "CodeGenTokenizer"}) {
+    write_class(name);
+    const auto tokenizer = load_tokenizer(folder_.path().string());
+    expect_older_files_agree(*tokenizer, small_tokenizers(), "gpt2");
+    EXPECT_EQ(tokenizer->special().bos, 1999);
+    EXPECT_EQ(tokenizer->special().eos, 1999);
+    EXPECT_EQ(tokenizer->encode("ab <|endoftext|>"), (Ids{64, 65, 220, 1999}));
+    write_class(name, {{"add_bos_token", true}});
+    EXPECT_EQ(load_tokenizer(folder_.path().string())->encode("ab <|endoftext|>"),
+              (Ids{1999, 64, 65, 220, 1999}));
+  }
+}
+
+TEST_F(SmallOlderFiles, Qwen2Classes_MatchTheReference) {
+  const Source source = small_tokenizers();
+  std::map<size_t, Ids> different;
+  for (const auto& family :
+       nlohmann::json::parse(std::ifstream(source.answers / "families.json"))) {
+    if (family["name"] != "qwen2" || family["base"] != "gpt2") continue;
+    for (const auto& row : family["different"]) different[row[0]] = row[1].get<Ids>();
+  }
+  EXPECT_GT(different.size(), 50U);
+  const std::vector<std::string> texts = read_texts(source);
+  write_vocab_and_merges();
+  for (const char* name : {"Qwen2Tokenizer", "Qwen2TokenizerFast"}) {
+    write_class(name, {{"add_prefix_space", false}, {"bos_token", nullptr}});
+    const auto tokenizer = load_tokenizer(folder_.path().string());
+    EXPECT_EQ(tokenizer->special().eos, 1999);
+    EXPECT_EQ(tokenizer->special().pad, 1999);
+    EXPECT_EQ(tokenizer->special().bos, std::nullopt);
+    for (const Json& line : read_lines(source, "gpt2.jsonl")) {
+      const auto i = static_cast<size_t>(line.at("i").as_int());
+      const Ids want = different.contains(i) ? different.at(i) : ids_of(line.at("ids"), {});
+      EXPECT_EQ(tokenizer->encode(texts[i]), want) << name << ": " << i;
+    }
+  }
+  write_class("Qwen2Tokenizer", {{"add_prefix_space", true}});
+  EXPECT_THAT(test::thrown_by([&] { load_tokenizer(folder_.path().string()); }).what(),
+              HasSubstr("expected false for Qwen2Tokenizer"));
+}
+
+// The ids are those of transformers 5.19.
+TEST_F(SmallOlderFiles, SpecialTokensWithoutIds_GetTheNextOnes) {
+  write_vocab_and_merges({"<|endoftext|>"});
+  write_class("Qwen2Tokenizer", {{"eos_token", "<|im_end|>"}});
+  const auto tokenizer = load_tokenizer(folder_.path().string());
+  EXPECT_EQ(tokenizer->vocab_size(), 2001);
+  EXPECT_EQ(tokenizer->encode("a<|im_end|>b<|endoftext|>"), (Ids{64, 1999, 65, 2000}));
+  write_class("GPT2Tokenizer");
+  EXPECT_EQ(load_tokenizer(folder_.path().string())->encode("ab <|endoftext|>"),
+            (Ids{64, 65, 220, 1999}));
+}
+
+TEST_F(SmallOlderFiles, OtherClasses_AreRefusedByName) {
+  const auto problem = [&](const char* name) {
+    write_class(name);
+    return std::string(test::thrown_by([&] { load_tokenizer(folder_.path().string()); }).what());
+  };
+  write("vocab.txt", "[UNK]\n[CLS]\n[SEP]\n[PAD]\n[MASK]\na\n");
+  for (const char* name : {"GPT2Tokenizer", "RoCBertTokenizer", "PreTrainedTokenizerFast"}) {
+    const std::string message = problem(name);
+    EXPECT_THAT(message, HasSubstr(str("tokenizer_config.json: \"tokenizer_class\" is \"", name)));
+    EXPECT_THAT(message,
+                HasSubstr("whose vocab.txt Cleave reads without tokenizer.json, expected "
+                          "BertTokenizer or one that does the same; write tokenizer.json"));
+  }
+  write_vocab_and_merges();
+  for (const char* name : {"RobertaTokenizer", "BertTokenizer", "DebertaTokenizerFast"}) {
+    const std::string message = problem(name);
+    EXPECT_THAT(message, HasSubstr(str("tokenizer_config.json: \"tokenizer_class\" is \"", name)));
+    EXPECT_THAT(message, HasSubstr("whose vocab.json and merges.txt Cleave reads without "
+                                   "tokenizer.json, expected GPT2Tokenizer, CodeGenTokenizer or "
+                                   "Qwen2Tokenizer; write tokenizer.json with transformers: "
+                                   "AutoTokenizer.from_pretrained('" +
+                                   folder_.path().string() + "')"));
+  }
+}
+
 TEST_F(SmallOlderFiles, VocabTxt_MatchesTheReference) {
   std::string vocabulary;
   for (const std::string& text : entries(tokenizer_json("bert"))) vocabulary += text + "\n";
   write("vocab.txt", vocabulary);
-  write("tokenizer_config.json", R"({"do_lower_case": true, "tokenizer_class": "BertTokenizer"})");
-  const auto tokenizer = load_tokenizer(folder_.path().string());
-  EXPECT_EQ(tokenizer->vocab_size(), 2000);
-  expect_older_files_agree(*tokenizer, small_tokenizers(), "bert");
+  for (const char* name : {"BertTokenizer", "BertTokenizerFast", "DistilBertTokenizer"}) {
+    write_class(name, {{"do_lower_case", true}});
+    const auto tokenizer = load_tokenizer(folder_.path().string());
+    EXPECT_EQ(tokenizer->vocab_size(), 2000);
+    expect_older_files_agree(*tokenizer, small_tokenizers(), "bert");
+  }
 }
 
 // The model's vocabulary is that of `base`. Strings that are not listed have the ids of `base`.

@@ -29,6 +29,30 @@ constexpr std::string_view kLlama3Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr int64_t kNumLlama3Special = 256;
 
+/// A tokenizer class of transformers whose files are vocab.json and merges.txt.
+struct BpeClass {
+  std::string_view name;        ///< without "Fast"
+  std::string_view pattern{};   ///< empty: GPT-2's
+  bool normalizes = false;      ///< to NFC
+  std::string_view end_role{};  ///< with eos_token, the token <|endoftext|> by default
+};
+// Source: transformers 5.19, the modules of the models.
+constexpr BpeClass kBpeClasses[] = {
+    {.name = "GPT2Tokenizer", .end_role = "bos_token"},
+    {.name = "CodeGenTokenizer", .end_role = "bos_token"},
+    {.name = "Qwen2Tokenizer",
+     .pattern =
+         R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     .normalizes = true,
+     .end_role = "pad_token"},
+};
+
+/// Those whose file is vocab.txt, without "Fast": they do the same.
+constexpr std::string_view kBertClasses[] = {
+    "BertTokenizer",     "DistilBertTokenizer", "ElectraTokenizer",
+    "ConvBertTokenizer", "MobileBertTokenizer", "SqueezeBertTokenizer",
+};
+
 /// Calls `line(number, text)` for the lines of a file, without line ends; numbers count from 1.
 void for_each_line(std::string_view text,
                    const std::function<void(size_t, std::string_view)>& line) {
@@ -107,8 +131,90 @@ SpecialIds ids_of(const PipelineParts& parts, const SpecialNames& names) {
       parts.added);
 }
 
-/// vocab.json and merges.txt: GPT-2's byte-level BPE. Errors name file and line.
-PipelineParts read_vocab_and_merges(const fs::path& folder, const SpecialNames& names) {
+/// The tokenizer_class of tokenizer_config.json without "Fast"; "" if it names none.
+std::string class_of(const SpecialNames& names) {
+  std::string name = names.config ? names.config->string_or("tokenizer_class", "") : "";
+  constexpr std::string_view kFast = "Fast";
+  if (name.ends_with(kFast)) name.resize(name.size() - kFast.size());
+  return name;
+}
+
+/// Refuses the class of tokenizer_config.json: these files alone do not say what it does.
+[[noreturn]] void refuse_class(const fs::path& folder, const SpecialNames& names,
+                               std::string_view files, std::string_view expected) {
+  names.config->at("tokenizer_class")
+      .fail(str("of the classes whose ", files, " Cleave reads without tokenizer.json, expected ",
+                expected,
+                "; write tokenizer.json with transformers: "
+                "AutoTokenizer.from_pretrained('",
+                folder.string(), "').save_pretrained('", folder.string(), "')"));
+}
+
+/// The class of vocab.json and merges.txt: GPT-2's if tokenizer_config.json names none.
+BpeClass bpe_class(const fs::path& folder, const SpecialNames& names) {
+  const std::string wanted = class_of(names);
+  if (wanted.empty()) return {.name = ""};
+  for (const BpeClass& one : kBpeClasses) {
+    if (one.name == wanted) return one;
+  }
+  refuse_class(folder, names, "vocab.json and merges.txt",
+               "GPT2Tokenizer, CodeGenTokenizer or Qwen2Tokenizer");
+}
+
+/// Puts the begin token before every text.
+void add_begin(PipelineParts& parts) {
+  const TemplateStep begin{TemplateStep::What::kToken, parts.special.bos.value(), 0};
+  auto& steps = parts.sequence_template;
+  steps.single.insert(steps.single.begin(), begin);
+  steps.pair = {begin,
+                {TemplateStep::What::kFirst, 0, 0},
+                {TemplateStep::What::kToken, begin.id, 1},
+                {TemplateStep::What::kSecond, 0, 1}};
+}
+
+/// The special tokens of the files and, by default, of the class.
+SpecialNames with_end_token(SpecialNames names, const BpeClass& kind) {
+  if (kind.name.empty()) return names;
+  for (const std::string_view role : {std::string_view("eos_token"), kind.end_role}) {
+    names.by_role.emplace(role, "<|endoftext|>");
+  }
+  return names;
+}
+
+/// Gives special tokens that have no id the next ones, as transformers does.
+void add_missing_tokens(PipelineParts& parts, const SpecialNames& names) {
+  const Vocab& vocab = parts.model->vocab();
+  for (const char* role : {"bos_token", "eos_token", "unk_token", "pad_token"}) {
+    const auto name = names.by_role.find(role);
+    if (name == names.by_role.end() || vocab.find(name->second)) continue;
+    const bool is_added =
+        std::any_of(parts.added.begin(), parts.added.end(),
+                    [&](const AddedToken& token) { return token.content == name->second; });
+    if (is_added) continue;
+    const int64_t next = vocab_size_of(vocab, parts.added);
+    parts.added.push_back({.id = next, .content = name->second, .special = true});
+  }
+}
+
+/// The steps of the class before the model.
+void add_word_steps(PipelineParts& parts, const BpeClass& kind, const SpecialNames& names) {
+  constexpr const char* kPrefix = "add_prefix_space";
+  const bool prefix = names.config && names.config->bool_or(kPrefix, false);
+  if (kind.normalizes) {
+    parts.normalizer = read_normalizer(Json::parse(R"({"type": "NFC"})", std::string(kind.name)));
+  }
+  if (kind.pattern.empty()) {
+    parts.pre_tokenizer = make_gpt2_pre_tokenizer(prefix);
+    return;
+  }
+  if (prefix) names.config->at(kPrefix).fail(str("expected false for ", kind.name));
+  parts.pre_tokenizer = make_byte_pre_tokenizer(kind.pattern);
+}
+
+/// vocab.json and merges.txt: byte-level BPE of GPT-2 or Qwen2. Errors name file and line.
+PipelineParts read_vocab_and_merges(const fs::path& folder, const SpecialNames& given) {
+  const BpeClass kind = bpe_class(folder, given);
+  const SpecialNames names = with_end_token(given, kind);
   const Json vocab_json = Json::parse_file((folder / "vocab.json").string());
   BpeOptions options;
   Vocab vocab = Vocab::from_json(vocab_json);
@@ -127,19 +233,26 @@ PipelineParts read_vocab_and_merges(const fs::path& folder, const SpecialNames& 
         known, Code::kFormat, merges.string(), ":", number, ": '", line.substr(0, 60),
         "' is not a merge; expected two tokens of vocab.json whose concatenation is a token");
   });
-  const bool prefix = names.config && names.config->bool_or("add_prefix_space", false);
   PipelineParts parts;
   parts.kind = "byte-level BPE";
   parts.model = std::move(bpe);
   parts.added = names.added_tokens(folder, parts.model->vocab());
-  parts.pre_tokenizer = make_gpt2_pre_tokenizer(prefix);
+  if (!kind.name.empty()) add_missing_tokens(parts, names);
+  add_word_steps(parts, kind, names);
   parts.decoder = make_byte_decoder();
   parts.special = ids_of(parts, names);
+  const bool has_begin = names.config && names.config->bool_or("add_bos_token", false);
+  if (has_begin && parts.special.bos) add_begin(parts);
   return parts;
 }
 
 /// vocab.txt, one token per line: BERT's WordPiece.
 PipelineParts read_vocab_txt(const fs::path& folder, const SpecialNames& names) {
+  const std::string wanted = class_of(names);
+  const auto* const end = std::end(kBertClasses);
+  if (!wanted.empty() && std::find(std::begin(kBertClasses), end, wanted) == end) {
+    refuse_class(folder, names, "vocab.txt", "BertTokenizer or one that does the same");
+  }
   const fs::path file = folder / "vocab.txt";
   std::vector<std::string> tokens;
   for_each_line(read_file(file, kMaxFileBytes),
@@ -206,15 +319,7 @@ PipelineParts read_ranks(const fs::path& folder, const SpecialNames& names) {
   parts.pre_tokenizer = make_byte_pre_tokenizer(kLlama3Pattern);
   parts.decoder = make_byte_decoder();
   parts.special = ids_of(parts, names);
-  if (parts.special.bos) {
-    const TemplateStep begin{TemplateStep::What::kToken, *parts.special.bos, 0};
-    auto& steps = parts.sequence_template;
-    steps.single.insert(steps.single.begin(), begin);
-    steps.pair = {begin,
-                  {TemplateStep::What::kFirst, 0, 0},
-                  {TemplateStep::What::kToken, *parts.special.bos, 1},
-                  {TemplateStep::What::kSecond, 0, 1}};
-  }
+  if (parts.special.bos) add_begin(parts);
   return parts;
 }
 

@@ -82,8 +82,10 @@ class Tokenizer {
 
 /// Loads the tokenizer of a model folder from tokenizer.json, tokenizer.model (SentencePiece or
 /// tiktoken ranks), vocab.json and merges.txt, or vocab.txt, in this order of preference; special
-/// tokens also from tokenizer_config.json and special_tokens_map.json. Throws Error(kIo) if the
-/// folder has none of them, Error(kFormat) naming file, key and byte if one is invalid.
+/// tokens also from tokenizer_config.json and special_tokens_map.json. vocab.json and merges.txt
+/// are those of GPT-2 or, by the tokenizer_class of tokenizer_config.json, of Qwen2; vocab.txt is
+/// BERT's. Throws Error(kIo) if the folder has none of them, Error(kFormat) naming file, key and
+/// byte if one is invalid, and for another tokenizer_class without tokenizer.json.
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& folder);
 
 /// Whether `folder` has files that load_tokenizer() reads.

@@ -155,6 +155,27 @@ std::vector<HostileCase> broken_metadata() {
        "expected an integer"}};
 }
 
+/// Files that say that they are parts of a model.
+std::vector<HostileCase> broken_parts() {
+  return {{"part of 2^63 - 1 parts",
+           file({.entries = {entry("split.count", 11, number(INT64_MAX, 8))}}),
+           "expected at most 1024"},
+          {"part of -1 parts", file({.entries = {entry("split.count", 11, number(UINT64_MAX, 8))}}),
+           "'split.count': it is -1"},
+          {"part of parts as text", file({.entries = {entry("split.count", 8, text("2"))}}),
+           "expected an integer"},
+          {"part without a number", file({.entries = {entry("split.count", 2, number(2, 2))}}),
+           "'split.no': it is missing"},
+          {"part -1",
+           file({.entries = {entry("split.count", 2, number(2, 2)),
+                             entry("split.no", 11, number(UINT64_MAX, 8))}}),
+           "'split.no': it is -1; expected 0 to 1"},
+          {"first part with another name",
+           file({.entries = {entry("split.count", 2, number(2, 2)),
+                             entry("split.no", 2, number(0, 2))}}),
+           "its name does not end in -00001-of-00002.gguf"}};
+}
+
 std::vector<HostileCase> broken_tensors() {
   const uint64_t top = uint64_t{1} << 63;
   return {
@@ -225,7 +246,7 @@ HostileSet gguf_set() {
                  .most_mib = 48,
                  .seed = seed()};
   for (const auto& cases :
-       {accepted(), broken_heads(), broken_metadata(), broken_tensors(), large()}) {
+       {accepted(), broken_heads(), broken_metadata(), broken_parts(), broken_tensors(), large()}) {
     set.cases.insert(set.cases.end(), cases.begin(), cases.end());
   }
   set.read = [](const std::filesystem::path& folder) {

@@ -6,7 +6,8 @@ usage: llama_cpp_test.py CLEAVE
 The models: one of each family that CLEAVE trains here, and the trained models of CLEAVE_DATA, if it is set. Each is
 converted to GGUF; llama.cpp and CLEAVE read the same file. The ids of the prompts must be equal, and with fp32 and fp16 the
 new tokens too. With quantised files llama.cpp rounds activations to 8 bits, so only how many texts are equal is printed.
-A model that is tuned as docs/chat.md shows must give the same answers in llama.cpp's chat as in CLEAVE's.
+A model that is tuned as docs/chat.md shows must give the same answers in llama.cpp's chat as in CLEAVE's. Tokens that take
+the white space after them must do so in both.
 """
 import json
 import os
@@ -74,15 +75,15 @@ def run(cleave, *words):
     return result.stdout
 
 
-def cleave_answers(cleave, model):
+def cleave_answers(cleave, model, prompts=PROMPTS):
     words = ["generate", "--model", model, "--json", "--max-new-tokens", NUM_TOKENS]
-    for prompt in PROMPTS:
+    for prompt in prompts:
         words += ["--prompt", prompt]
     return [json.loads(line) for line in run(cleave, *words).splitlines()]
 
 
-def llama_answers(model, n_ctx):
-    return llama_cpp(IN_LLAMA_CPP, model, n_ctx, prompts=PROMPTS)
+def llama_answers(model, n_ctx, prompts=PROMPTS):
+    return llama_cpp(IN_LLAMA_CPP, model, n_ctx, prompts=prompts)
 
 
 def llama_cpp(script, model, n_ctx, **job):
@@ -190,6 +191,31 @@ def check_chat(cleave, folder):
     return [] if theirs == ours == wanted else [f"{file.name}: llama.cpp answers {theirs}, Cleave {ours}; expected {wanted}"]
 
 
+def check_phi3_tokens(cleave, folder):
+    """Tokens that take the white space after them, as Phi-3's do: the ids must be equal."""
+    source = pathlib.Path(__file__).resolve().parents[1] / "golden/tokenizer/small/llama2/tokenizer.json"
+    tokenizer = json.loads(source.read_text())
+    for token in tokenizer["added_tokens"]:
+        if token["content"] == "</s>":
+            token |= {"rstrip": True, "special": False}
+    for content in ["<|endoftext|>", "<|user|>", "<|end|>"]:
+        tokenizer["added_tokens"].append({"id": 1997 + len(tokenizer["added_tokens"]), "content": content, "single_word": False,
+                                          "lstrip": False, "rstrip": content != "<|endoftext|>", "normalized": False,
+                                          "special": True})
+    (folder / "tokens").mkdir()
+    (folder / "tokens/tokenizer.json").write_text(json.dumps(tokenizer))
+    config, model, file = folder / "spaces.json", folder / "spaces", folder / "spaces.gguf"
+    config.write_text(json.dumps({**LLAMA, "vocab_size": 2000 + 3}))
+    run(cleave, "train", "--model", config, "--data", "README.md", "--tokenizer", folder / "tokens", "--out", model,
+        "--steps", 1, "--seq-len", 32, "--batch-size", 2)
+    run(cleave, "convert", "--from", model, "--to", file, "--dtype", "fp16")
+    prompts = ["<|user|>\n  Hello <|end|>\n <|user|> x", "a </s>  b", "<s>  a <|endoftext|> \n a <unk> b"]
+    theirs = [answer["prompt_ids"] for answer in llama_answers(file, 256, prompts)]
+    ours = [answer["prompt_ids"] for answer in cleave_answers(cleave, file, prompts)]
+    print(f"{file.name}: {sum(a == b for a, b in zip(theirs, ours))} of {len(prompts)} texts have equal ids")
+    return [] if theirs == ours else [f"{file.name}: {prompts} are {theirs} in llama.cpp, {ours} in Cleave"]
+
+
 def main():
     if not has_llama_cpp():
         print(f"skipped: {python()} has no xllamacpp; install it (pip install xllamacpp) and name its Python in CLEAVE_PYTHON")
@@ -198,9 +224,9 @@ def main():
     problems = []
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        # Not "phi3": in a model of that name llama.cpp looks for Phi-3's special tokens.
+        # A model named phi3 without Phi-3's tokens gets another name in the file: llama.cpp would not open it.
         configs = {"llama": LLAMA, "gpt2": GPT2, "qwen2": QWEN2, "qwen3": QWEN3, "mistral": MISTRAL, "olmo2": OLMO2,
-                   "fused": PHI3, "gemma2": GEMMA2, "gemma3": GEMMA3, "mixtral": MIXTRAL, "qwen3-moe": QWEN3_MOE,
+                   "phi3": PHI3, "gemma2": GEMMA2, "gemma3": GEMMA3, "mixtral": MIXTRAL, "qwen3-moe": QWEN3_MOE,
                    "smollm3": SMOLLM3, "short-rope": SHORT_ROPE, "long-rope": LONG_ROPE}
         models = [(one, trained(cleave, folder, one, config), 256) for one, config in configs.items()]
         data = os.environ.get("CLEAVE_DATA")
@@ -210,6 +236,7 @@ def main():
         for one, model, n_ctx in models:
             problems += check(cleave, folder, f"{one}-file", model, n_ctx)
         problems += check_chat(cleave, folder)
+        problems += check_phi3_tokens(cleave, folder)
     if problems:
         sys.exit("\n".join(problems))
 

@@ -298,7 +298,11 @@ TEST(FusedKernels, InputChangedInPlaceBeforeBackward_IsRefused) {
       const Tensor y = call(x);
       if (is_changed) x.add_(1);
       const auto backward = [&] { y.sum().backward(); };
-      is_changed ? EXPECT_THROW(backward(), Error) : EXPECT_NO_THROW(backward());
+      if (is_changed) {
+        EXPECT_THROW(backward(), Error);
+      } else {
+        EXPECT_NO_THROW(backward());
+      }
     }
   }
 }

@@ -7,6 +7,7 @@
 
 #include "cleave/base/error.h"
 #include "cleave/file/file.h"
+#include "cleave/model/gguf/added_tokens.h"
 #include "cleave/model/gguf/pre_tokenizers.h"
 #include "cleave/model/gguf/tokenizer.h"
 #include "cleave/model/model.h"
@@ -80,6 +81,7 @@ class TokenizerReader {
   }
 
   [[nodiscard]] Object added_tokens() const {
+    const bool is_phi3 = has_phi3_name(metadata_.string_or("general.name", ""));
     Object added = Object::array();
     for (size_t id = 0; id < tokens_.size(); ++id) {
       const GgufToken type = type_of(id);
@@ -89,7 +91,7 @@ class TokenizerReader {
                        {"content", tokens_[id]},
                        {"single_word", false},
                        {"lstrip", false},
-                       {"rstrip", false},
+                       {"rstrip", is_phi3 && has_phi3_rstrip(tokens_[id])},
                        {"normalized", false},
                        {"special", is_special}});
     }
@@ -184,13 +186,18 @@ class TokenizerReader {
   }
 
   [[nodiscard]] const GgufPreTokenizer& pre_tokenizer() const {
-    const std::string name = metadata_.string_at(kPre);
+    const std::string& name = metadata_.string_at(kPre);
+    const auto alias =
+        std::find_if(std::begin(kGgufPreTokenizerAliases), std::end(kGgufPreTokenizerAliases),
+                     [&](const GgufPreTokenizerAlias& other) { return other.name == name; });
+    const bool is_alias = alias != std::end(kGgufPreTokenizerAliases);
     std::string known;
     for (const GgufPreTokenizer& pre : kGgufPreTokenizers) {
-      if (pre.name == name) return pre;
+      if (pre.name == (is_alias ? alias->same_as : name)) return pre;
       known += str(known.empty() ? "" : ", ", pre.name);
     }
-    metadata_.fail(kPre, str("'", name, "' is not supported; expected one of ", known));
+    metadata_.fail(kPre, str("'", name, "' is not supported; expected ", known,
+                             ", or a name that llama.cpp treats as one of them"));
   }
 
   void add_byte_level(Object& tokenizer) const {

@@ -6,6 +6,7 @@
 #include "cleave/base/error.h"
 #include "cleave/base/log.h"
 #include "cleave/model/facts.h"
+#include "cleave/model/gguf/added_tokens.h"
 #include "cleave/model/gguf/pre_tokenizers.h"
 #include "cleave/model/gguf/tokenizer.h"
 #include "cleave/text/json.h"
@@ -267,6 +268,7 @@ void add_gguf_tokenizer(GgufMetadata& metadata, const GgufTokenizer& tokenizer,
   if (json == nullptr) refuse("the folder has no tokenizer.json; save it with transformers");
   const Json parsed = Json::parse(*json, "tokenizer.json");
   TokenizerWriter(metadata, tokenizer, parsed).write(facts.vocab_size);
+  warn_of_lost_attributes(tokenizer, parsed);
   add_special(metadata, tokenizer.tokenizer->special(), facts);
   if (const auto text = chat_template(tokenizer.files)) {
     metadata.add_string("tokenizer.chat_template", *text);
