@@ -28,8 +28,9 @@ int64_t longest(const std::vector<Ids>& sequences) {
 
 /// The number of ids of padding before each sequence. [R]
 Tensor padding_of(const std::vector<Ids>& sequences) {
+  const int64_t length = longest(sequences);
   std::vector<int64_t> out;
-  for (const Ids& ids : sequences) out.push_back(longest(sequences) - std::ssize(ids));
+  for (const Ids& ids : sequences) out.push_back(length - std::ssize(ids));
   return at::tensor(out, at::kLong);
 }
 

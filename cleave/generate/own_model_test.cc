@@ -133,7 +133,13 @@ TEST_P(OwnModels, PromptsThatComeLater_JoinTheRunningOnes) {
   EXPECT_LT(num_steps, 12);  // one after the other
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, OwnModels, ::testing::ValuesIn(models()));
+std::string name_of(const ::testing::TestParamInfo<OwnOptions>& info) {
+  const OwnOptions& o = info.param;
+  return str(o.uses_cache ? "Cache" : "NoCache", o.in_one_layer ? "InOneLayer" : "", "Positions",
+             static_cast<int>(o.positions));
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, OwnModels, ::testing::ValuesIn(models()), name_of);
 
 }  // namespace
 }  // namespace cleave::own_model_test
