@@ -49,8 +49,8 @@ struct Each {};
 /// The variable of an option. Its type decides what the flag takes: a bool is a switch (--x and
 /// --no-x), an array two numbers, a list several values, rows of ids a list of lists.
 using Target = std::variant<bool*, int*, int64_t*, uint64_t*, double*, std::optional<int64_t>*,
-                            std::optional<double>*, std::array<double, 2>*, std::string*, std::vector<std::string>*,
-                            std::vector<std::vector<int64_t>>*>;
+                            std::optional<double>*, std::array<double, 2>*, std::string*,
+                            std::vector<std::string>*, std::vector<std::vector<int64_t>>*>;
 
 /// Whether all ranks of a job must have the same value.
 enum class Across { kMayDiffer, kMustMatch };

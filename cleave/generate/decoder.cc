@@ -1,6 +1,8 @@
 #include "cleave/generate/decoder.h"
 
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <numeric>
 #include <span>
 #include <utility>
@@ -10,16 +12,45 @@
 #include "cleave/kernels/decode.h"
 #include "cleave/kernels/device.h"
 #include "cleave/model/decoder/decoder.h"
+#include "cleave/nn/attention.h"
 #include "cleave/nn/experts.h"
+#include "cleave/nn/linear.h"
 #include "cleave/runtime/kernel_switches.h"
 
 namespace cleave::inline generation {
 namespace {
 
-int64_t longest(const std::vector<Ids>& prompts) {
+int64_t longest(const std::vector<Ids>& sequences) {
   size_t length = 0;
-  for (const Ids& prompt : prompts) length = std::max(length, prompt.size());
+  for (const Ids& ids : sequences) length = std::max(length, ids.size());
   return static_cast<int64_t>(length);
+}
+
+/// The number of ids of padding before each sequence. [R]
+Tensor padding_of(const std::vector<Ids>& sequences) {
+  const int64_t length = longest(sequences);
+  std::vector<int64_t> out;
+  for (const Ids& ids : sequences) out.push_back(length - std::ssize(ids));
+  return at::tensor(out, at::kLong);
+}
+
+/// The ids with their padding. [R, T]
+Tensor padded(const std::vector<Ids>& sequences) {
+  const int64_t length = longest(sequences);
+  const Tensor out = at::zeros({std::ssize(sequences), length}, at::kLong);
+  int64_t* end = out.data_ptr<int64_t>();
+  for (const Ids& ids : sequences) {
+    end += length;
+    std::copy_backward(ids.begin(), ids.end(), end);
+  }
+  return out;
+}
+
+/// Each sequence `copies` times.
+std::vector<Ids> repeated(const std::vector<Ids>& sequences, int64_t copies) {
+  std::vector<Ids> out;
+  for (const Ids& ids : sequences) out.insert(out.end(), static_cast<size_t>(copies), ids);
+  return out;
 }
 
 /// Where the model's weights are. With FSDP they can be read only inside the calls of layers.
@@ -36,31 +67,32 @@ Decoder::Decoder(Model& model, const Axis& tp, const std::vector<Ids>& prompts,
       tp_(tp),
       replicas_(same_tokens_axis(model)),
       device_(device_of(model)),
-      prompts_(prompts),
-      length_(longest(prompts)),
-      cache_(length_ + max_new_tokens),
+      sequences_(prompts),
+      cache_(longest(prompts) + max_new_tokens),
       rotary_switch_(cleave::rotary_switch(model)) {}
 
 Scores Decoder::prefill(int64_t copies) {
-  const auto num_prompts = static_cast<int64_t>(prompts_.size());
-  const Tensor ids = at::zeros({num_prompts, length_}, at::kLong);
-  first_ = at::zeros({num_prompts}, at::kLong);
-  for (int64_t p = 0; p < num_prompts; ++p) {
-    const Ids& prompt = prompts_[static_cast<size_t>(p)];
-    const int64_t begin = length_ - static_cast<int64_t>(prompt.size());
-    first_[p] = begin;
-    std::copy(prompt.begin(), prompt.end(), ids.data_ptr<int64_t>() + p * length_ + begin);
+  first_ = padding_of(sequences_);
+  Scores scores = run(padded(sequences_));
+  if (!cache_.is_complete(num_seen_)) {
+    runs_whole_ = true;
+    cache_ = KvCache(cache_.capacity());
+    scores = run_whole();
   }
-  Scores scores = run(ids);
-  if (num_seen_ <= rotary_switch_) ids_ = ids.repeat_interleave(copies, 0);
   if (copies == 1) return scores;
+  sequences_ = repeated(sequences_, copies);
   cache_.repeat_rows(copies);
   scores.values = scores.values.repeat_interleave(copies, 0);
   first_ = first_.repeat_interleave(copies, 0);
   return scores;
 }
 
+void Decoder::append(const Ids& ids) {
+  for (size_t r = 0; r < ids.size(); ++r) sequences_[r].push_back(ids[r]);
+}
+
 Scores Decoder::step(const Ids& ids) {
+  append(ids);
   if (!begins_replay()) return run_next(ids);
   replay(ids, nullptr);
   return recorded_scores();
@@ -70,6 +102,7 @@ std::vector<Choice> Decoder::step_chosen(const Ids& ids, const Chooser& chooser,
   host_chooses_ = host_chooses_ || (chooser.sampling &&
                                     !takes_sampling(*chooser.sampling, model_.facts().vocab_size));
   if (host_chooses_) return chooser.on_host(step(ids));
+  append(ids);
   std::optional<HostCopy> copy;
   if (ahead_ && ahead_->ids == ids) {
     copy = std::move(ahead_->choices);
@@ -109,14 +142,42 @@ Scores Decoder::recorded_scores() const {
 }
 
 Scores Decoder::run_next(const Ids& ids) {
-  const Tensor column = at::tensor(ids, at::kLong).unsqueeze(1);
-  if (!ids_.defined()) return run(column);
-  ids_ = at::cat({ids_, column}, 1);
-  if (num_seen_ < rotary_switch_) return run(column);
+  if (runs_whole_) {
+    ++num_seen_;
+    return run_whole();
+  }
+  if (num_seen_ != rotary_switch_) return run(at::tensor(ids, at::kLong).unsqueeze(1));
   // The cached keys have the frequencies of shorter sequences.
   cache_ = KvCache(cache_.capacity());
   num_seen_ = 0;
-  return run(std::exchange(ids_, Tensor()));
+  return run(padded(sequences_));
+}
+
+Scores Decoder::run_whole() {
+  std::map<int64_t, std::vector<int64_t>> rows_of_length;
+  for (int64_t r = 0; r < std::ssize(sequences_); ++r) {
+    // Finished sequences stay in the batch, possibly beyond the model's last position.
+    const int64_t length = std::ssize(sequences_[static_cast<size_t>(r)]);
+    rows_of_length[std::min(length, model_.facts().max_positions)].push_back(r);
+  }
+  Tensor values;
+  std::optional<Scores> scores;
+  for (const auto& [length, rows] : rows_of_length) {
+    const Tensor ids = at::empty({std::ssize(rows), length}, at::kLong);
+    int64_t* to = ids.data_ptr<int64_t>();
+    for (const int64_t r : rows) {
+      to = std::copy_n(sequences_[static_cast<size_t>(r)].begin(), length, to);
+    }
+    scores = Scores::from_logits(logits_of(ids.to(device_, /*non_blocking=*/true), Context()));
+    if (!values.defined()) {
+      values =
+          at::empty({std::ssize(sequences_), scores->values.size(1)}, scores->values.options());
+    }
+    values.index_copy_(0, at::tensor(rows, at::kLong), scores->values);
+  }
+  scores->values = values;
+  scores->replicas = replicas_;
+  return *std::move(scores);
 }
 
 void Decoder::reorder(const std::vector<int64_t>& rows) {
@@ -126,27 +187,33 @@ void Decoder::reorder(const std::vector<int64_t>& rows) {
   ahead_.reset();  // its choices are in the old order
   const Tensor from = at::tensor(rows, at::kLong);
   cache_.reorder(from.to(device_, /*non_blocking=*/true));
-  if (ids_.defined()) ids_ = ids_.index_select(0, from);
+  std::vector<Ids> sequences;
+  for (const int64_t r : rows) sequences.push_back(sequences_[static_cast<size_t>(r)]);
+  sequences_ = std::move(sequences);
 }
 
 void Decoder::join(const std::vector<int64_t>& kept, const Decoder* others,
                    int64_t max_new_tokens) {
   std::vector<KvCache::Part> parts;
-  std::vector<Tensor> real_tokens;  // of each sequence
+  std::vector<Ids> sequences;
   const auto add = [&](const Decoder& from, const Tensor& rows) {
     const Tensor first = from.first_.index_select(0, rows);
     parts.push_back(
         {from.cache_, rows.to(device_, /*non_blocking=*/true), first.min().item<int64_t>()});
-    real_tokens.push_back(from.num_seen_ - first);
   };
   if (!kept.empty()) add(*this, at::tensor(kept, at::kLong));
-  if (others != nullptr) add(*others, at::arange(others->first_.size(0)));
-  const Tensor lengths = at::cat(real_tokens);
-  const int64_t num_seen = lengths.max().item<int64_t>();
+  for (const int64_t r : kept) sequences.push_back(sequences_[static_cast<size_t>(r)]);
+  if (others != nullptr) {
+    add(*others, at::arange(others->first_.size(0)));
+    sequences.insert(sequences.end(), others->sequences_.begin(), others->sequences_.end());
+    runs_whole_ = runs_whole_ || others->runs_whole_;
+  }
   drop_recording();
-  cache_ = KvCache::joined(parts, num_seen + max_new_tokens);
-  first_ = num_seen - lengths;
-  num_seen_ = num_seen;
+  sequences_ = std::move(sequences);
+  num_seen_ = longest(sequences_);
+  first_ = padding_of(sequences_);
+  const int64_t capacity = num_seen_ + max_new_tokens;
+  cache_ = runs_whole_ ? KvCache(capacity) : KvCache::joined(parts, capacity);
 }
 
 Scores Decoder::run(const Tensor& ids) {
@@ -168,18 +235,29 @@ Scores Decoder::run(const Tensor& ids) {
   return scores;
 }
 
+bool Decoder::takes_last_only(const std::vector<Layer*>& layers) const {
+  // Attention that does not use the cache may be in any layer of another type.
+  if (runs_whole_) return dynamic_cast<const Linear*>(layers.back()) != nullptr;
+  bool has_attention = layers.size() == 1;
+  layers.back()->walk([&](Layer& layer) {
+    has_attention = has_attention || dynamic_cast<const HasHeads*>(&layer) != nullptr;
+  });
+  return !has_attention;
+}
+
 DTensor Decoder::logits_of(const Tensor& ids, Context context) {
   const std::vector<Layer*> layers = model_.sequence();
   const std::span<Layer* const> all(layers);
+  const size_t num_last = takes_last_only(layers) ? 1 : 0;
   DTensor x(ids, tp_, Replicate{});
-  x = call_in_order(all.first(layers.size() - 1), x, context);
+  x = call_in_order(all.first(layers.size() - num_last), x, context);
   if (!x.placement().is_whole()) x = x.redistribute(Replicate{});
   const Tensor last = x.local().narrow(1, x.local().size(1) - 1, 1);
-  return call_in_order(all.last(1), x.with(last), context);
+  return call_in_order(all.last(num_last), x.with(last), context);
 }
 
 bool Decoder::can_record() const {
-  return recorder_of(device_.type()) != nullptr && model_.can_record_decoding() &&
+  return recorder_of(device_.type()) != nullptr && model_.can_record_decoding() && !runs_whole_ &&
          tp_.can_record() && rotary_switch_ == 0 && model_.parameters().front()->is_readable() &&
          is_on(Kernel::kAttention) && device_kernels(device_, cache_.type()) != nullptr &&
          cache_.type() == model_.parameters().front()->use().scalar_type();
@@ -208,7 +286,7 @@ std::unique_ptr<RecordedWork> Decoder::record() {
 }
 
 bool Decoder::begins_replay() {
-  return !ids_.defined() && ++num_steps_ > 1 && can_record();
+  return ++num_steps_ > 1 && can_record();
 }
 
 void Decoder::replay(const Ids& ids, const Chooser* chooser) {

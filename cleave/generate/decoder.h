@@ -30,13 +30,17 @@ struct Chooser {
 /// the first real id, so a sequence does not depend on the others in the batch. With longrope, the
 /// longest sequence decides for all which factors the frequencies have; when it passes the length
 /// at which they change, step() runs all ids again.
+///
+/// A model of a user may have attention that does not use the cache. If the prompts leave the cache
+/// empty or incomplete, each step runs every sequence again from its first id, without padding.
 class Decoder {
  public:
   /// `max_new_tokens`: how often step() may be called.
   Decoder(Model& model, const Axis& tp, const std::vector<Ids>& prompts, int64_t max_new_tokens);
 
-  /// Runs each prompt once, then makes `copies` consecutive sequences of it. Only the last position
-  /// goes through the model's head. Returns scores [P * copies, W].
+  /// Runs each prompt once, or twice if the model does not use the cache, then makes `copies`
+  /// consecutive sequences of it. Only the last position goes through the model's last layer, its
+  /// head. Returns scores [P * copies, W].
   Scores prefill(int64_t copies);
   /// Appends one id to each sequence. Returns scores [P * copies, W].
   Scores step(const Ids& ids);
@@ -74,10 +78,16 @@ class Decoder {
 
   /// Runs the next ids [R, T] of all sequences.
   Scores run(const Tensor& ids);
-  /// step() without a recording.
+  /// step() without a recording; `ids` are those that sequences_ end in.
   Scores run_next(const Ids& ids);
-  /// The logits of the last ids; `ids` [R, T] are on the device.
+  /// Runs all sequences from their first ids, without the cache. Returns scores of the next ids.
+  Scores run_whole();
+  /// Appends one id to each of sequences_.
+  void append(const Ids& ids);
+  /// The logits of the last ids; `ids` [N, T] are on the device.
   DTensor logits_of(const Tensor& ids, Context context);
+  /// Whether the last of the model's layers needs only the last position: it is a head.
+  [[nodiscard]] bool takes_last_only(const std::vector<Layer*>& layers) const;
   [[nodiscard]] bool can_record() const;
   /// Counts a step. Returns whether it replays a recording.
   bool begins_replay();
@@ -103,13 +113,12 @@ class Decoder {
   Axis tp_;
   Axis replicas_;  // ranks that run the same sequences (Scores::replicas)
   at::Device device_;
-  std::vector<Ids> prompts_;
-  int64_t length_ = 0;  // of the longest prompt
+  std::vector<Ids> sequences_;  // [R] with the prompts
   KvCache cache_;
-  Tensor first_;  // [R] int64 on the CPU: the first real position of each sequence
+  bool runs_whole_ = false;  // because the model does not use the cache
+  Tensor first_;             // [R] int64 on the CPU: the first real position of each sequence
   int64_t num_seen_ = 0;
   int64_t rotary_switch_ = 0;
-  Tensor ids_;  // [R, num_seen_] ids with padding while the rotary frequencies may still change
   std::unique_ptr<Recording> recording_;
   std::optional<StepAhead> ahead_;  // not counted in num_seen_ and cache_
   int64_t num_steps_ = 0;           // with this cache

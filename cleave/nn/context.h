@@ -21,13 +21,17 @@ class KvCache;
 /// Shape letters: B sequences in this micro-batch, T tokens each, S keys (T, or the cache's
 /// length).
 struct Context {
-  at::Tensor positions{};  ///< [B, T] or [T] int64, on any device; undefined: 0..T-1
-  at::Tensor key_mask{};   ///< [B, S] bool, true = may be attended to; undefined: all
+  /// [B, T] or [T] int64, on any device. Undefined: P..P+T-1, where P is the number of tokens in
+  /// `cache`, without one 0.
+  at::Tensor positions{};
+  at::Tensor key_mask{};  ///< [B, S] bool, true = may be attended to; undefined: all
   /// [B, T] int64, on the device of the activations: the first key that each query of causal
   /// attention may attend to, when several texts share a sequence; undefined: 0.
   at::Tensor first_key{};
   at::Tensor token_types{};  ///< [B, T] int64 segment ids (BERT); undefined: zeros
-  KvCache* cache = nullptr;  ///< keys and values of generation; null in training
+  /// Keys and values of the tokens before these, in generation; null in training. A layer that
+  /// mixes tokens reads the earlier ones here (HeadAttention does).
+  KvCache* cache = nullptr;
   /// [1] int64 on the device, in a step of decoding that is recorded: the number of keys with those
   /// of the one new token. Then the lengths of `cache` do not count, and `positions` [B, 1] and
   /// `first_key` [B, 1] are given, on the device.

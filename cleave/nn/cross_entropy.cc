@@ -135,7 +135,7 @@ Pass fused_pass(const Tensor& logits_NW, const Tensor& labels_N, const Tensor& v
                             .spread = s / static_cast<double>(classes.whole),
                             .weight = 1 - s};
   return {.loss_N = loss_of(sums, valid, s, classes.whole),
-          .gradient = [logits = SavedTensor("cross_entropy", logits_NW), valid,
+          .gradient = [logits = SavedInput("cross_entropy", logits_NW), valid,
                        arguments](const Tensor& upstream) {
             SoftmaxGradient scaled = arguments;
             scaled.factor = upstream.expand_as(valid).masked_fill(valid.bitwise_not(), 0);

@@ -58,6 +58,12 @@ int64_t KvCache::length() const {
   return entries_.empty() ? 0 : entries_.begin()->second.length;
 }
 
+bool KvCache::is_complete(int64_t num_tokens) const {
+  return !entries_.empty() && std::ranges::all_of(entries_, [num_tokens](const auto& entry) {
+    return entry.second.length == num_tokens;
+  });
+}
+
 void KvCache::reorder(const Tensor& rows) {
   for (auto& [layer, entry] : entries_) {
     for (const Tensor& t : {entry.k, entry.v}) {

@@ -37,6 +37,8 @@ class KvCache {
   [[nodiscard]] int64_t length(std::string_view layer) const;
   /// Number of tokens so far. Valid between forward passes, when all layers have the same number.
   [[nodiscard]] int64_t length() const;
+  /// Whether some layer keeps its keys here, and each that does has `num_tokens`.
+  [[nodiscard]] bool is_complete(int64_t num_tokens) const;
   /// For beam search: sequence i becomes a copy of the old sequence rows[i], in every layer.
   /// rows [B] int64.
   void reorder(const Tensor& rows);

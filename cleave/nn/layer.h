@@ -119,8 +119,10 @@ class Layer {
   [[nodiscard]] bool states_input() const { return input_layout_ || expected_input_; }
 
   /// Registers a child under its name in paths, and an alias that plans may use instead ("-" =
-  /// none; "" = plans may omit the name).
+  /// none; "" = plans may omit the name). The child must not move.
   void add(const std::string& name, Layer& child, const std::string& alias = "-");
+  /// Registers a parameter. Keeps the address of the pointer, since models tie weights by changing
+  /// it: the member must not move (no std::vector that grows later).
   void add(const std::string& name, std::shared_ptr<Parameter>& parameter);
   /// `y` with this layer as its maker, for messages.
   [[nodiscard]] DTensor mine(const DTensor& y) const { return y.made_by(path_); }

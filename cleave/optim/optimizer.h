@@ -57,9 +57,10 @@ class Optimizer {
 
   /// One update from the leaves' complete gradients, times `gradient_scale` (a clip_factor() here
   /// saves the pass of clip_gradients). Also updates the bf16 copies of whole leaves that forward
-  /// reads. Leaves that do not require grad now stay as they are. If a gradient is missing or partial (over tp, over pipeline stages, over the ranks of a
-  /// GradientSync), throws Error(kUsage) naming the missing call, and changes nothing. For Muon
-  /// collective over the axes of its matrices.
+  /// reads. Leaves that do not require grad now stay as they are. If a gradient is missing or
+  /// partial (over tp, over pipeline stages, over the ranks of a GradientSync), throws
+  /// Error(kUsage) naming the missing call, and changes nothing. For Muon collective over the axes
+  /// of its matrices.
   virtual void step(double lr, double gradient_scale = 1);
   /// Frees all gradients, also those that a GradientSync has not completed.
   void zero_grad();

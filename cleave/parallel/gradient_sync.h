@@ -61,8 +61,8 @@ class GradientSync {
   void refresh_weights();
 
   /// Begins a step of `num_micro_batches` forward and backward passes. With 0, for an unknown
-  /// number, and without this call, all buckets wait for complete(). A step that was given up before
-  /// complete(), by zero_grad(), is forgotten; all ranks must do so. Throws Error(kUsage) if
+  /// number, and without this call, all buckets wait for complete(). A step that was given up
+  /// before complete(), by zero_grad(), is forgotten; all ranks must do so. Throws Error(kUsage) if
   /// gradients of an earlier step or backward are left, or if a leaf was filled without
   /// refresh_weights(); backward throws it for more passes. Collective if a step was given up.
   void begin(size_t num_micro_batches);

@@ -71,10 +71,10 @@ variable_list gradients_of(const std::function<Tensor(const variable_list&)>& f,
 
 }  // namespace
 
-SavedTensor::SavedTensor(const char* op, const Tensor& t)
+SavedInput::SavedInput(const char* op, const Tensor& t)
     : op_(op), tensor_(t.detach()), version_(t.is_inference() ? 0 : version_of(t)) {}
 
-const Tensor& SavedTensor::get() const {
+const Tensor& SavedInput::get() const {
   CLEAVE_CHECK(tensor_.is_inference() || version_ == version_of(tensor_), Code::kUsage, op_,
                ": backward needs a tensor of shape ", tensor_.sizes(),
                " that was changed in place after forward read it; change a copy instead (x = x + y "

@@ -28,10 +28,10 @@ inline Tensor without_history(const Tensor& t) {
 }
 
 /// A tensor that a backward function reads again.
-class SavedTensor {
+class SavedInput {
  public:
   /// `op`, a string literal, is named in errors.
-  SavedTensor(const char* op, const Tensor& t);
+  SavedInput(const char* op, const Tensor& t);
   /// Throws Error(kUsage) if the elements were changed in place since, as libtorch's own operations
   /// do: the gradients would be wrong.
   [[nodiscard]] const Tensor& get() const;

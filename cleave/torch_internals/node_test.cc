@@ -52,12 +52,12 @@ TEST(Node, GradientOfItsGradient_IsRefused) {
   EXPECT_THAT(error.what(), testing::StartsWith("square has no gradient of its gradient"));
 }
 
-TEST(SavedTensor, ChangedInPlace_IsRefused) {
+TEST(SavedInput, ChangedInPlace_IsRefused) {
   Tensor x = at::ones({2, 3});
-  const SavedTensor saved("norm", x), of_view("norm", x[0]);
+  const SavedInput saved("norm", x), of_view("norm", x[0]);
   EXPECT_TRUE(saved.get().equal(x));
   x[1].add_(1);
-  for (const SavedTensor* changed : {&saved, &of_view}) {
+  for (const SavedInput* changed : {&saved, &of_view}) {
     const Error error = test::thrown_by([&] { (void)changed->get(); });
     EXPECT_EQ(error.code(), Code::kUsage);
     EXPECT_THAT(error.what(), testing::HasSubstr("was changed in place after forward read it"));

@@ -126,8 +126,8 @@ TEST(VerifyProgram, Preset_IsComparedLayerByLayer) {
   const Printed text = run(options);
   EXPECT_EQ(text.code, 0);
   for (const char* part :
-       {"model.layers.5.mlp.gate_proj", "the loss", "a training step", "generated ids",
-        "the sharded model matches the model on one rank (tp 2"}) {
+       {"model.layers.5.mlp.gate_proj", "the loss", "a training step", "decoding with the KV cache",
+        "generated ids", "the sharded model matches the model on one rank (tp 2"}) {
     EXPECT_TRUE(contains(text.text, part)) << part << '\n' << text.text;
   }
   EXPECT_FALSE(contains(text.text, "model.layers.4.mlp.gate_proj  ")) << text.text;

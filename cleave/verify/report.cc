@@ -110,8 +110,8 @@ std::string whole_table(const VerifyReport& report) {
   std::vector<Row> rows{{"whole model", "largest difference", "distance", "bound"}};
   for (const VerifiedPart& part : report.parts) {
     if (part.kind == Kind::kLayer || part.kind == Kind::kLoss) continue;
-    for (const Of of :
-         {Of::kStart, Of::kLoss, Of::kOutput, Of::kGradient, Of::kNorm, Of::kStepped, Of::kIds}) {
+    for (const Of of : {Of::kStart, Of::kLoss, Of::kOutput, Of::kGradient, Of::kNorm, Of::kStepped,
+                        Of::kDecoded, Of::kIds}) {
       const Comparison* c = worst_of(part, of);
       if (c == nullptr) continue;
       const std::string mark = c->agrees() ? "" : " !";
@@ -144,10 +144,22 @@ std::string kind_name(Kind kind) {
       return "loss";
     case Kind::kStep:
       return "step";
+    case Kind::kDecode:
+      return "decode";
     case Kind::kIds:
       return "ids";
   }
   CLEAVE_BUG("no part has the kind ", static_cast<int>(kind));
+}
+
+/// The verdict when decoding with the KV cache gives other logits than whole sequences.
+std::string decoding_verdict(const Comparison& c) {
+  return str("decoding with the KV cache differs from a run of the whole sequence: ", c.quantity(),
+             " differ by ", short_number(c.distance), " (rounding explains ", short_number(c.bound),
+             "): at [", list_text(c.at), "] it is ", exact_number(c.split), ", without the cache ",
+             exact_number(c.whole),
+             "; layers that mix tokens must read the earlier ones from Context::cache "
+             "(HeadAttention does), and positions must be Context::positions or follow the cache");
 }
 
 }  // namespace
@@ -158,6 +170,7 @@ std::string verdict(const VerifyReport& report) {
     return "the sharded model matches the model on one rank (" + layout_text(report.settings) + ")";
   }
   const Comparison& c = *part->first_difference();
+  if (c.of == Of::kDecoded) return decoding_verdict(c);
   const std::string values =
       c.of == Of::kIds ? str(": id ", c.split, " on ", report.settings.tp, " ranks, id ", c.whole,
                              " on one rank; their scores differ by ", short_number(c.distance),

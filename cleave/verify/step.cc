@@ -1,9 +1,13 @@
 #include "cleave/verify/step.h"
 
+#include <optional>
+
 #include <ATen/ATen.h>
 
 #include "cleave/generate/generate.h"
+#include "cleave/model/decoder/decoder.h"
 #include "cleave/nn/gradient_state.h"
+#include "cleave/nn/kv_cache.h"
 #include "cleave/optim/optimizer.h"
 #include "cleave/parallel/gradient_sync.h"
 
@@ -101,6 +105,56 @@ std::vector<Quantity> stepped_weights(Model& model) {
   for (const auto& p : parameters) {
     out.push_back(
         quantity_of(Of::kStepped, *p, p->leaf().defined() ? (*master++)->leaf() : Tensor()));
+  }
+  return out;
+}
+
+namespace {
+
+/// The logits of the last of `ids` [B, T] with `padding` ids before them, after a prefill of the
+/// others; empty if the prefill does not fill the cache.
+std::optional<DTensor> decode_last(Model& model, const Axis& tp, const Tensor& ids,
+                                   int64_t padding) {
+  const Tensor padded = at::constant_pad_nd(ids, {padding, 0}, 0);
+  const int64_t end = padded.size(1);
+  KvCache cache(end);
+  const auto logits_of = [&](int64_t begin, int64_t count) {
+    Context context;
+    context.cache = &cache;
+    if (padding > 0) {
+      const Tensor at = at::arange(begin, begin + count).expand({ids.size(0), count});
+      context.positions = (at - padding).clamp_min(0);
+      context.first_key = at.clamp_max(padding).to(ids.device());  // padding attends to itself
+    }
+    return model(DTensor(padded.narrow(1, begin, count), tp, Replicate{}), context);
+  };
+  logits_of(0, end - 1);
+  if (!cache.is_complete(end - 1)) return std::nullopt;
+  return logits_of(end - 1, 1);
+}
+
+}  // namespace
+
+std::vector<Quantity> decoded_logits(Model& model, const ParallelAxes& axes,
+                                     const StepInput& input) {
+  const at::NoGradGuard no_grad;
+  const int64_t count = input.ids.size(0) / axes.dp.size();
+  const Range rows{count * axes.dp.rank(), count * (axes.dp.rank() + 1)};
+  const Tensor ids = input.ids.narrow(0, rows.begin, count);
+  const int64_t num_past = ids.size(1) - 1;
+  std::vector<Quantity> out;
+  for (const int64_t padding : {0, 1}) {
+    const int64_t end = num_past + padding;
+    if (num_past == 0 || end == rotary_switch(model)) continue;
+    if (padding > 0 && end >= model.facts().max_positions) continue;
+    const std::optional<DTensor> logits = decode_last(model, axes.tp, ids, padding);
+    if (!logits) return {};
+    out.push_back({.of = Of::kDecoded,
+                   .subject = padding > 0 ? "padded sequences" : "whole sequences",
+                   .local = logits->local(),
+                   .axis = axes.tp,
+                   .placement = logits->placement(),
+                   .rows = rows});
   }
   return out;
 }

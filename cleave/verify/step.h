@@ -30,6 +30,13 @@ at::ScalarType master_type(at::ScalarType type);
 /// master weights.
 std::vector<Quantity> stepped_weights(Model& model);
 
+/// The logits [B, 1, V] of the last ids, each after a prefill of those before it, for the sequences
+/// of this data-parallel rank: as they are, and with padding before them, as generation has it in
+/// a batch. Nothing where generation does not decode so: the model does not use the KV cache, or
+/// its rotary frequencies change here.
+std::vector<Quantity> decoded_logits(Model& model, const ParallelAxes& axes,
+                                     const StepInput& input);
+
 /// The ids that the model generates after `prompts` by greedy decoding.
 std::vector<std::vector<int64_t>> continued(Model& model, const Axis& tp,
                                             const std::vector<std::vector<int64_t>>& prompts,

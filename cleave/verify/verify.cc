@@ -72,6 +72,7 @@ class RankVerifier {
       compare_step(*model, run);
     }
     if (!reference_.prompts.empty()) {
+      compare_decoding(*model);
       result_.ids = continued(*model, axes_.tp, reference_.prompts, settings_.num_new_tokens);
     }
     take_worst();
@@ -157,6 +158,21 @@ class RankVerifier {
     compare({.kind = Kind::kStep, .name = "a training step" + how}, got, run.step);
   }
 
+  /// Compares the last logits of decoding with those of the whole sequences on one rank.
+  void compare_decoding(Model& model) {
+    const WantedRun& run = reference_.runs.front();
+    const auto decoded = decoded_logits(model, axes_, on_device(run.input));
+    if (decoded.empty()) return;
+    constexpr size_t kOutput = 1;  // after the loss
+    const Wanted& output = run.step[kOutput];
+    const Tensor last = output.value.narrow(1, output.value.size(1) - 1, 1);
+    std::vector<Wanted> want;
+    for (const Quantity& q : decoded) {
+      want.push_back({.of = q.of, .subject = q.subject, .value = last, .bound = output.bound});
+    }
+    compare({.kind = Kind::kDecode, .name = "decoding with the KV cache"}, decoded, want);
+  }
+
   /// Sets each comparison to the worst over all ranks.
   void take_worst() {
     const auto all = worst(worst(result_.measured, axes_.tp), axes_.dp);
@@ -236,6 +252,8 @@ std::string Comparison::quantity() const {
       return subject + " after a step";
     case Of::kIds:
       return "ids after prompt " + subject;
+    case Of::kDecoded:
+      return "logits of " + subject;
   }
   CLEAVE_BUG("no quantity has the number ", static_cast<int>(of));
 }

@@ -35,14 +35,15 @@ struct VerifySettings {
   std::optional<ModelFolder> weights{};  ///< default: random
   int64_t num_rows = 2;                  ///< sequences per data-parallel rank
   int64_t num_tokens = 16;               ///< per sequence; at most the model's positions
-  int64_t num_new_tokens = 8;            ///< generated if the model's task is "lm"; 0 = none
-  LossFunction loss{};                   ///< default: cross_entropy
-  NormFunction norm{};                   ///< default: gradient_norm
-  int threads_per_rank = 0;              ///< 0 = cores / ranks
-  double timeout_s = 60;                 ///< longest wait of a rank for another
-  std::string transport = "auto";        ///< RankOptions::transport
-  bool fast_sums = false;                ///< RankOptions::fast_sums
-  std::string device = "cpu";  ///< of the sharded model: cpu | cuda; one rank is on the CPU
+  /// Generated if the model's task is "lm"; 0 = none, then decoding is not compared either.
+  int64_t num_new_tokens = 8;
+  LossFunction loss{};             ///< default: cross_entropy
+  NormFunction norm{};             ///< default: gradient_norm
+  int threads_per_rank = 0;        ///< 0 = cores / ranks
+  double timeout_s = 60;           ///< longest wait of a rank for another
+  std::string transport = "auto";  ///< RankOptions::transport
+  bool fast_sums = false;          ///< RankOptions::fast_sums
+  std::string device = "cpu";      ///< of the sharded model: cpu | cuda; one rank is on the CPU
   /// Settings that must be the same on all ranks (mesh/consistency.h), where each rank is a process
   /// with options of its own. Empty: they are not compared.
   std::vector<std::pair<std::string, std::string>> fingerprint{};
@@ -60,6 +61,7 @@ struct Comparison {
     kStart,    ///< initial value of the parameter `subject`
     kStepped,  ///< the parameter `subject` after one step
     kIds,      ///< generated after prompt `subject`
+    kDecoded,  ///< logits of the last token, after a prefill of those before it
   } of = Of::kOutput;
   std::string subject{};
   double distance = 0;
@@ -73,7 +75,7 @@ struct Comparison {
 
 /// All values of one layer call, or of a step of the whole model.
 struct VerifiedPart {
-  enum class Kind : uint8_t { kWeights, kLayer, kLoss, kStep, kIds } kind = Kind::kLayer;
+  enum class Kind : uint8_t { kWeights, kLayer, kLoss, kStep, kDecode, kIds } kind = Kind::kLayer;
   std::string name;  ///< path of the layer ("the model" is the root), or "the loss", ...
   /// Size of the whole tensors that collectives over tp moved in forward and backward, inner layers
   /// included. Less than the sum over inner layers if these share a conversion (q, k and v).
@@ -94,8 +96,8 @@ struct VerifyReport {
 
 /// Compares a sharded model with the same model on one rank in fp64: every layer by itself (output,
 /// gradients of input and parameters, norm), then a whole training step (loss, output, gradients,
-/// norm, weights after AdamW), another step with dropout if the model has dropout, and generated
-/// ids.
+/// norm, weights after AdamW), another step with dropout if the model has dropout, decoding with
+/// the KV cache (with the whole sequence on one rank, without a cache), and generated ids.
 ///
 /// Ranks are threads, or the processes of a launcher; all return the same report. Weights are
 /// random, or those of `settings.weights`. Noise is added to constant parameters (zero biases,

@@ -262,12 +262,11 @@ NormedSum fused_rms_norm(const Terms& x, const Tensor& weight, double eps, doubl
       [&](const DeviceKernels& kernels) { kernels.rms_norm(job, rows_of(in.sum)); });
   in.count(result.normed);
   if (!has_backward) return result;
-  connect_norm(
-      "rms_norm", x, {weight}, result,
-      [saved = SavedTensor("rms_norm", in.sum), w, scales, offset](const NormGradients& d) {
-        const Tensor& of = saved.get();
-        return norm_backward(norm_job(of, w, scales, offset), of, w, d);
-      });
+  connect_norm("rms_norm", x, {weight}, result,
+               [saved = SavedInput("rms_norm", in.sum), w, scales, offset](const NormGradients& d) {
+                 const Tensor& of = saved.get();
+                 return norm_backward(norm_job(of, w, scales, offset), of, w, d);
+               });
   return result;
 }
 
@@ -294,7 +293,7 @@ NormedSum fused_layer_norm(const Terms& x, const Tensor& weight, const Tensor& b
   in.count(result.normed);
   if (!has_backward) return result;
   connect_norm("layer_norm", x, {weight, bias}, result,
-               [of = SavedTensor("layer_norm", in.sum), w, moments](const NormGradients& d) {
+               [of = SavedInput("layer_norm", in.sum), w, moments](const NormGradients& d) {
                  return layer_norm_backward(of.get(), w, moments, d);
                });
   return result;
@@ -332,7 +331,7 @@ Tensor fused_gelu(const Tensor& x) {
       [&](const DeviceKernels& kernels) { kernels.gelu(job, in.numel()); });
   count_pass({&in}, {&y});
   if (!has_backward) return y;
-  connect("gelu", {x}, {y}, [saved = SavedTensor("gelu", in)](variable_list&& grads) {
+  connect("gelu", {x}, {y}, [saved = SavedInput("gelu", in)](variable_list&& grads) {
     return variable_list{gelu_gradient(saved.get(), grads[0].contiguous())};
   });
   return y;
@@ -368,11 +367,10 @@ Tensor fused_gate(const Tensor& gate, const Tensor& up) {
       [&](const DeviceKernels& kernels) { kernels.gate(job, g.numel()); });
   count_pass({&g, &u}, {&y});
   if (!has_backward) return y;
-  connect(
-      "gate", {gate, up}, {y},
-      [of_gate = SavedTensor("gate", g), of_up = SavedTensor("gate", u)](variable_list&& grads) {
-        return gate_gradients(of_gate.get(), of_up.get(), grads[0].contiguous());
-      });
+  connect("gate", {gate, up}, {y},
+          [of_gate = SavedInput("gate", g), of_up = SavedInput("gate", u)](variable_list&& grads) {
+            return gate_gradients(of_gate.get(), of_up.get(), grads[0].contiguous());
+          });
   return y;
 }
 

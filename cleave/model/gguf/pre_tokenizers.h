@@ -13,6 +13,7 @@ struct GgufPreTokenizer {
   bool normalizes = false;      ///< to NFC
 };
 
+/// How Qwen2's tokenizer splits text.
 inline constexpr std::string_view kQwen2Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
