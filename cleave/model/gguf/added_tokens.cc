@@ -54,8 +54,8 @@ std::string without_phi3(std::string name) {
   for (const std::string_view wanted : kPhi3Names) {
     size_t at = 0;
     while ((at = lower_case(name).find(wanted, at)) != std::string::npos) {
-      const size_t digit = at + wanted.size() - 1;
-      name.replace(at + 3, digit - at - 3, " ");
+      const std::string_view text = name;
+      name = str(text.substr(0, at + 3), ' ', text.substr(at + wanted.size() - 1));
     }
   }
   return name;
