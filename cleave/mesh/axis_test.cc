@@ -185,7 +185,8 @@ TEST(Axis, ArgumentThatNeedsAGradient_IsRefusedOnAnyNumberOfRanks) {
         const at::NoGradGuard no_grad;
         call();
       }
-      EXPECT_EQ(axis.all_reduce(t.detach(), "test")[0].item<float>(), 2.0F * static_cast<float>(axis.size()));
+      EXPECT_EQ(axis.all_reduce(t.detach(), "test")[0].item<float>(),
+                2.0F * static_cast<float>(axis.size()));
     });
   }
 }
