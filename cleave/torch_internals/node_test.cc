@@ -39,7 +39,7 @@ TEST(Node, Backward_FreesWhatTheNodeKeeps) {
 
 // Backward runs without grad mode, so its result would be taken for a constant.
 TEST(Node, GradientOfItsGradient_IsRefused) {
-  const Tensor x = at::full({2}, 3).requires_grad_();
+  const Tensor x = at::full({2}, 3.0).requires_grad_();
   const Tensor y = differentiable(
       "square", x, [](const Tensor& t) { return t * t; },
       [x](const Tensor& gradient) { return gradient * 2 * x; });

@@ -1,5 +1,6 @@
 #include "cleave/train/early_stop.h"
 
+#include <atomic>
 #include <cmath>
 #include <csignal>
 #include <filesystem>
@@ -112,8 +113,27 @@ TEST(TrainWithEarlyStop, EvaluationDataWithoutLabels_AreRefused) {
                "--eval-data has no labels: all are -100; evaluation needs at least one");
 }
 
-// Oracle: the uninterrupted run, to the bit. The signal arrives in step 1, so that the evaluation
-// after it is left out. Of one step, none is left for the resumed run.
+/// Raises SIGTERM at the first sample after `num_samples`.
+class SignalAfter : public Dataset {
+ public:
+  SignalAfter(std::shared_ptr<const Dataset> data, int64_t num_samples)
+      : data_(std::move(data)), left_(num_samples) {}
+  [[nodiscard]] int64_t size() const override { return data_->size(); }
+  [[nodiscard]] Sample sample(int64_t index) const override {
+    if (left_-- == 0) (void)std::raise(SIGTERM);
+    return data_->sample(index);
+  }
+  [[nodiscard]] bool is_text() const override { return data_->is_text(); }
+  [[nodiscard]] uint64_t fingerprint() const override { return data_->fingerprint(); }
+
+ private:
+  std::shared_ptr<const Dataset> data_;
+  mutable std::atomic<int64_t> left_;
+};
+
+// Oracle: the uninterrupted run, to the bit. The signal arrives in step 1, whose batch is read at
+// the start too, so that the evaluation after it is left out. Of one step, none is left for the
+// resumed run.
 TEST(TrainWithEarlyStop, EvaluationThatASignalInterrupts_IsMadeUpByTheResumedRun) {
   const TempFolder folder;
   for (const int ranks : {1, 2}) {
@@ -126,10 +146,10 @@ TEST(TrainWithEarlyStop, EvaluationThatASignalInterrupts_IsMadeUpByTheResumedRun
       o.out = folder / str("whole", ranks, steps);
       const auto want = test::steps_of(o);
       o.out = folder / str("stopped", ranks, steps);
-      const TrainSetup setup = make_setup(o, 0);
+      TrainSetup setup = make_setup(o, 0);
+      setup.data = std::make_shared<SignalAfter>(setup.data, o.batch_size);
       {
         const StopSignal stop;
-        (void)std::raise(SIGTERM);
         run_ranks(ranks, [&](World& world) { EXPECT_EQ(Trainer(setup, world).run(), SIGTERM); });
       }
       const auto stopped = read_metrics(o.out + "/metrics.jsonl");

@@ -36,6 +36,7 @@ std::string key_of(const Row& row) {
 std::string saved_text(const Json& value) {
   if (value.is(Json::Type::kBool)) return value.as_bool() ? "on" : "off";
   if (value.is(Json::Type::kString)) return value.as_string();
+  if (value.is_int()) return value.dump();  // a seed has 64 bits
   double number = value.as_number();
   return option::text_of(&number);
 }
@@ -117,7 +118,7 @@ std::vector<std::string> check_resumed(const Json& state, TrainOptions options) 
     const Row& row = rows[i];
     const OnResume& rule = row.on_resume;
     const bool is_switch = std::holds_alternative<bool*>(row.target);
-    // A run from before its texts were saved; its optimizer shows in its files.
+    // A run from before texts were saved; its optimizer shows in its files.
     const bool is_text = std::holds_alternative<std::string*>(row.target);
     if (is_text && !state.has(key_of(row))) continue;
     // A run from before there was this option trained as its default does.

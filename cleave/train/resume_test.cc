@@ -233,12 +233,13 @@ TEST(Resume, WithAnotherOptimizer_NamesTheFlag) {
     EXPECT_EQ(error.code(), Code::kUsage) << before << now;
     return std::string(error.what());
   };
-  for (const auto& [before, now] :
-       {std::pair{"muon", "adamw"}, std::pair{"muon", "sgd"}, std::pair{"adamw", "muon"},
-        std::pair{"sgd", "adamw"}, std::pair{"adam", "adamw"}, std::pair{"adamw", "adam"}}) {
-    EXPECT_THAT(refusal(before, now), HasSubstr(str("was started with --optimizer ", before,
-                                                    "; give the same value to resume it")));
-  }
+  EXPECT_THAT(refusal("muon", "adamw"), HasSubstr("give --optimizer muon"));
+  EXPECT_THAT(refusal("muon", "sgd"), HasSubstr("give --optimizer muon"));
+  EXPECT_THAT(refusal("adamw", "muon"), HasSubstr("give --optimizer adamw or adam"));
+  EXPECT_THAT(refusal("sgd", "adamw"), HasSubstr("give --optimizer sgd"));
+  // These two keep the same tensors.
+  EXPECT_THAT(refusal("adam", "adamw"), HasSubstr("was started with --optimizer adam; give the"));
+  EXPECT_THAT(refusal("adamw", "adam"), HasSubstr("was started with --optimizer adamw; give the"));
 }
 
 TEST(Resume, WithAnotherDpoBeta_IsReported) {
