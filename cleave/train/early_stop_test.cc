@@ -147,7 +147,8 @@ TEST(TrainWithEarlyStop, EvaluationThatASignalInterrupts_IsMadeUpByTheResumedRun
       const auto want = test::steps_of(o);
       o.out = folder / str("stopped", ranks, steps);
       TrainSetup setup = make_setup(o, 0);
-      setup.data = std::make_shared<SignalAfter>(setup.data, o.batch_size);
+      // Each rank reads the lengths of the whole batch, then its share.
+      setup.data = std::make_shared<SignalAfter>(setup.data, (ranks + 1) * o.batch_size);
       {
         const StopSignal stop;
         run_ranks(ranks, [&](World& world) { EXPECT_EQ(Trainer(setup, world).run(), SIGTERM); });
