@@ -30,6 +30,7 @@ int64_t longest(const std::vector<Ids>& sequences) {
 Tensor padding_of(const std::vector<Ids>& sequences) {
   const int64_t length = longest(sequences);
   std::vector<int64_t> out;
+  out.reserve(sequences.size());
   for (const Ids& ids : sequences) out.push_back(length - std::ssize(ids));
   return at::tensor(out, at::kLong);
 }
@@ -37,7 +38,7 @@ Tensor padding_of(const std::vector<Ids>& sequences) {
 /// The ids with their padding. [R, T]
 Tensor padded(const std::vector<Ids>& sequences) {
   const int64_t length = longest(sequences);
-  const Tensor out = at::zeros({std::ssize(sequences), length}, at::kLong);
+  Tensor out = at::zeros({std::ssize(sequences), length}, at::kLong);
   int64_t* end = out.data_ptr<int64_t>();
   for (const Ids& ids : sequences) {
     end += length;
@@ -188,6 +189,7 @@ void Decoder::reorder(const std::vector<int64_t>& rows) {
   const Tensor from = at::tensor(rows, at::kLong);
   cache_.reorder(from.to(device_, /*non_blocking=*/true));
   std::vector<Ids> sequences;
+  sequences.reserve(rows.size());
   for (const int64_t r : rows) sequences.push_back(sequences_[static_cast<size_t>(r)]);
   sequences_ = std::move(sequences);
 }
@@ -202,6 +204,7 @@ void Decoder::join(const std::vector<int64_t>& kept, const Decoder* others,
         {from.cache_, rows.to(device_, /*non_blocking=*/true), first.min().item<int64_t>()});
   };
   if (!kept.empty()) add(*this, at::tensor(kept, at::kLong));
+  sequences.reserve(kept.size());
   for (const int64_t r : kept) sequences.push_back(sequences_[static_cast<size_t>(r)]);
   if (others != nullptr) {
     add(*others, at::arange(others->first_.size(0)));

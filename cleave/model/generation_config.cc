@@ -30,7 +30,7 @@ std::vector<int64_t> end_ids(const Json& json, int64_t vocab_size) {
 
 std::filesystem::path generation_config_path(const ModelFolder& folder) {
   for (const std::string& of : {folder.path, folder.weights_path()}) {
-    const auto path = std::filesystem::path(of) / "generation_config.json";
+    auto path = std::filesystem::path(of) / "generation_config.json";
     if (std::filesystem::exists(path)) return path;
   }
   return {};

@@ -86,6 +86,11 @@ const std::vector<Optimizer::State>& Optimizer::states() const {
 
 namespace {
 
+/// Whether a step changes this rank's part: it has some, and the leaf is not frozen for now.
+bool is_stepped(const Optimizer::State& state) {
+  return state.parameter->leaf().numel() > 0 && state.parameter->is_trained();
+}
+
 /// The copy that forward reads in place of a leaf of the same sizes; undefined if there is none.
 Tensor compute_copy(const Parameter& p) {
   if (!p.is_readable() || p.use().is_same(p.leaf())) return {};
@@ -166,7 +171,7 @@ void Optimizer::step(double lr, double gradient_scale) {
   const RecordedScope recorded(EventKind::kOptimizer, "optimizer step");
   const at::NoGradGuard no_grad;
   for (const State& s : states()) {
-    if (s.parameter->leaf().numel() == 0 || !s.parameter->is_trained()) continue;
+    if (!is_stepped(s)) continue;
     check_complete(*s.parameter);
     CLEAVE_CHECK(s.parameter->leaf().grad().defined(), Code::kUsage, s.parameter->name(),
                  " has no gradient; call backward, then finish_gradients(), which gives zeros to "
@@ -256,8 +261,7 @@ void Optimizer::step_group(const std::vector<size_t>& group, const Update& updat
   std::vector<FusedTensors> on_device;
   for (const size_t i : group) {
     const State& s = states_[i];
-    // This rank holds nothing of it, or it is frozen for now.
-    if (s.parameter->leaf().numel() == 0 || !s.parameter->is_trained()) continue;
+    if (!is_stepped(s)) continue;
     if (device_kernels(s.parameter->leaf()) == nullptr) {
       if (!step_fused(s, update)) left.push_back(&s);
       continue;

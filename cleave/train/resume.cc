@@ -36,7 +36,7 @@ std::string key_of(const Row& row) {
 std::string saved_text(const Json& value) {
   if (value.is(Json::Type::kBool)) return value.as_bool() ? "on" : "off";
   if (value.is(Json::Type::kString)) return value.as_string();
-  const std::string text = value.dump();
+  std::string text = value.dump();
   if (text.find_first_of(".eE") == std::string::npos) return text;  // a seed has 64 bits
   double number = value.as_number();
   return option::text_of(&number);
