@@ -43,7 +43,6 @@ using test::thrown_by;
 using test::write_gguf_of;
 using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::IsEmpty;
 
 /// Rows of 256, so that all quantised types fit.
 const std::string& wide_config() {

@@ -79,7 +79,7 @@ std::string saved_model(const test::TempFolder& root, const std::string& name) {
 
 /// A folder with a model whose weights are so small that its attention changes smoothly.
 std::string small_model(const test::TempFolder& root, std::string_view config) {
-  const std::string folder = root / str("small-", config.size());
+  std::string folder = root / str("small-", config.size());
   test::write_model_folder(folder, config, test::tensors_of(config), 0.05);
   return folder;
 }
@@ -211,7 +211,7 @@ TEST(Runnable, Int8_LoadsOneMatrixAtATime) {
     const auto [got, peak] = run_model(path, "int8");
     logits.push_back(got);
     // The matrix as the file has it, in fp32, and rounded.
-    EXPECT_LE(peak, in_int8 + 3 * 4 * largest) << type;
+    EXPECT_LE(peak, in_int8 + 12 * largest) << type;
   }
   EXPECT_TRUE(at::equal(logits[0], logits[1]));
 }

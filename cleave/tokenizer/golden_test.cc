@@ -241,6 +241,7 @@ class SmallOlderFiles : public ::testing::Test {
     for (const auto& [text, id] : tokenizer["model"]["vocab"].items()) by_id[id] = text;
     for (const auto& added : tokenizer["added_tokens"]) by_id[added["id"]] = added["content"];
     std::vector<std::string> out;
+    out.reserve(by_id.size());
     for (const auto& [id, text] : by_id) out.push_back(text);
     return out;
   }

@@ -259,9 +259,9 @@ TEST_F(Setup, ChatsWithOtherFiles_AreRefusedByNameInAnyOrder) {
     o.data = files;
     const Error error = thrown_by([&] { make_setup(o, 0); });
     EXPECT_EQ(error.code(), Code::kUsage);
-    EXPECT_EQ(error.what(), chats + " holds conversations, " + text +
+    EXPECT_EQ(error.what(), str(chats, " holds conversations, ", text,
                                 " does not; to train on both, give each a weight (FILE:WEIGHT); "
-                                "otherwise use one command for each");
+                                "otherwise use one command for each"));
   }
 }
 

@@ -167,6 +167,7 @@ class RankVerifier {
     const Wanted& output = run.step[kOutput];
     const Tensor last = output.value.narrow(1, output.value.size(1) - 1, 1);
     std::vector<Wanted> want;
+    want.reserve(decoded.size());
     for (const Quantity& q : decoded) {
       want.push_back({.of = q.of, .subject = q.subject, .value = last, .bound = output.bound});
     }
