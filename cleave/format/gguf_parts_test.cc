@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/gguf_bytes.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
@@ -15,18 +16,10 @@ namespace cleave::gguf_parts_test {
 namespace {
 
 using test::TempFolder;
+using test::gguf::number;
+using test::gguf::text;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-std::string number(uint64_t value, size_t bytes) {
-  std::string out;
-  for (size_t i = 0; i < bytes; ++i) out.push_back(static_cast<char>(value >> (8 * i)));
-  return out;
-}
-
-std::string text(const std::string& value) {
-  return number(value.size(), 8) + value;
-}
 
 std::string float_bytes(float value) {
   uint32_t bits = 0;

@@ -67,13 +67,21 @@ TEST(Runnable, SharedOutExpertsThatAModelLacks_AreRefused) {
   });
 }
 
+/// Writes the model into the folder `path`, in numbers of `type`.
+void save(const test::Training& training, const std::string& path,
+          at::ScalarType type = at::kFloat) {
+  const Axis one;
+  Checkpoint checkpoint = training.checkpoint(1);
+  checkpoint.optimizer = nullptr;
+  checkpoint.dtype = type;
+  save_checkpoint(path, checkpoint, {one, one, one});
+}
+
 /// A folder below `root` with a new model of this config.
 std::string saved_model(const test::TempFolder& root, const std::string& name) {
   const Axis one;
   const test::Training training(one, at::kFloat, kConfig);
-  Checkpoint checkpoint = training.checkpoint(1);
-  checkpoint.optimizer = nullptr;
-  save_checkpoint(root / name, checkpoint, {one, one, one});
+  save(training, root / name);
   return root / name;
 }
 
@@ -204,10 +212,7 @@ TEST(Runnable, Int8_LoadsOneMatrixAtATime) {
   std::vector<Tensor> logits;
   for (const at::ScalarType type : {at::kFloat, at::kHalf}) {
     const std::string path = folder / c10::toString(type);
-    Checkpoint checkpoint = training.checkpoint(1);
-    checkpoint.optimizer = nullptr;
-    checkpoint.dtype = type;
-    save_checkpoint(path, checkpoint, {one, one, one});
+    save(training, path, type);
     const auto [got, peak] = run_model(path, "int8");
     logits.push_back(got);
     // The matrix as the file has it, in fp32, and rounded.
@@ -231,10 +236,7 @@ TEST(Runnable, TableInInt8Models_KeepsTheTypeOfTheFile) {
   std::vector<Tensor> logits;
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     const std::string path = folder / c10::toString(type);
-    Checkpoint checkpoint = training.checkpoint(1);
-    checkpoint.optimizer = nullptr;
-    checkpoint.dtype = type;
-    save_checkpoint(path, checkpoint, {one, one, one});
+    save(training, path, type);
     logits.push_back(run_model(path, "int8").first);
     const auto model = Runnable(path, "int8", "cpu").load(one);
     for (const auto& p : model->parameters()) {

@@ -86,7 +86,7 @@ const std::vector<Optimizer::State>& Optimizer::states() const {
 
 namespace {
 
-/// Whether a step changes this rank's part: it has some, and the leaf is not frozen for now.
+/// Whether a step changes this rank's part: it has some, and the leaf requires grad.
 bool is_stepped(const Optimizer::State& state) {
   return state.parameter->leaf().numel() > 0 && state.parameter->is_trained();
 }

@@ -5,19 +5,13 @@
 #include "cleave/base/str.h"
 #include "cleave/format/gguf.h"
 #include "tests/hostile/hostile.h"
+#include "tests/support/gguf_bytes.h"
 
 namespace cleave::test {
 namespace {
 
-std::string number(uint64_t value, size_t bytes) {
-  std::string out;
-  for (size_t i = 0; i < bytes; ++i) out.push_back(static_cast<char>(value >> (8 * i)));
-  return out;
-}
-
-std::string text(const std::string& value) {
-  return number(value.size(), 8) + value;
-}
+using gguf::number;
+using gguf::text;
 
 /// A metadata entry of a type with these bytes.
 std::string entry(const std::string& key, uint64_t type, const std::string& value) {
