@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "cleave/base/error.h"
+#include "cleave/base/stop.h"
 #include "cleave/text/utf8.h"
 
 namespace cleave::inline text {
@@ -20,6 +21,7 @@ CsvReader::CsvReader(const std::string& path, const CsvLimits& limits)
     : name_(path), limits_(limits), buffer_(kBlockBytes) {
   const auto file = std::make_shared<File>(File::open_read(path));
   source_ = [file, offset = uint64_t{0}, size = file->size()](std::span<char> out) mutable {
+    if (const int signal = StopSignal::pending(); signal != 0) throw Stopped{signal};
     const auto count = static_cast<size_t>(std::min<uint64_t>(out.size(), size - offset));
     file->read_at(offset, std::as_writable_bytes(out.first(count)));
     offset += count;

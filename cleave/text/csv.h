@@ -23,7 +23,8 @@ struct CsvLimits {
 /// Blank lines and a byte order mark are skipped.
 ///
 /// Errors are Error(kFormat) that begin with FILE:LINE:COLUMN; lines and columns (in bytes) count
-/// from 1. A file in UTF-16 or gzip is refused as a whole.
+/// from 1. A file in UTF-16 or gzip is refused as a whole. While a StopSignal exists, a signal
+/// throws Stopped between two blocks of a file.
 class CsvReader {
  public:
   /// Reads the header. Throws Error(kIo) as File::open_read does, Error(kFormat) if it is missing.

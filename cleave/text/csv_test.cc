@@ -1,6 +1,7 @@
 #include "cleave/text/csv.h"
 
 #include <array>
+#include <csignal>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/base/error.h"
+#include "cleave/base/stop.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
@@ -99,6 +101,22 @@ TEST(CsvReader, RecordsAcrossBlocks_AreComplete) {
     EXPECT_EQ(reader.place(), path + ":" + std::to_string(2 + 2 * i));
   }
   EXPECT_FALSE(reader.next());
+}
+
+TEST(CsvReader, Signal_EndsALongFile) {
+  const test::TempFolder folder;
+  const std::string path = folder / "a.csv";
+  std::ofstream(path) << "text\n" << std::string(1 << 17, 'x') << "\nlast\n";
+  const StopSignal stop;
+  CsvReader reader(path);
+  ASSERT_EQ(std::raise(SIGTERM), 0);
+  int got = 0;
+  try {
+    (void)reader.next();
+  } catch (const Stopped& stopped) {
+    got = stopped.signal;
+  }
+  EXPECT_EQ(got, SIGTERM);
 }
 
 TEST(CsvReader, Column_IsFoundByOneOfItsNames) {
