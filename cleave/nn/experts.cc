@@ -1,6 +1,7 @@
 #include "cleave/nn/experts.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 #include <ATen/ATen.h>
@@ -106,6 +107,19 @@ std::vector<int64_t> counts_of(const Tensor& experts, int64_t num_experts) {
   const Tensor all = experts.flatten().unsqueeze(1).eq(expert).sum(0).to(at::kCPU);
   const auto* data = all.const_data_ptr<int64_t>();
   return {data, data + num_experts};
+}
+
+/// `part` with rows of zeros after its own. oneDNN compiles a kernel for every new number of rows,
+/// which takes longer than many a product, and an expert's number differs in every step: multiples
+/// come again. They are at most a sixteenth larger.
+Tensor padded(const Tensor& part) {
+  constexpr int64_t kFew = 32, kLeastStep = 8;
+  const int64_t count = part.size(0);
+  if (!part.is_cpu() || part.scalar_type() == at::kDouble || count <= kFew) return part;
+  const auto step = std::max(
+      kLeastStep, static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(count)) / 16));
+  const int64_t missing = (step - count % step) % step;
+  return missing == 0 ? part : at::constant_pad_nd(part, {0, 0, 0, missing});
 }
 
 }  // namespace
@@ -230,11 +244,11 @@ Tensor Experts::results(const DTensor& x, const Tensor& rows, const std::vector<
     // Without rows, a call only makes gradients of zeros and the collectives of wraps.
     const bool is_needed = at::GradMode::is_enabled() || expert.is_wrapped();
     if (counts[i] == 0 && !is_needed) continue;
-    const DTensor y = expert(x.with(parts[i]), context);
+    const DTensor y = expert(x.with(padded(parts[i])), context);
     CLEAVE_CHECK(!is_split() || y.placement().is_partial(), Code::kShape, expert.path(),
                  ": an expert's output stays a partial sum, but the plan changes it to ",
                  y.placement().describe(), "; leave out its output layout");
-    out.push_back(y.local());
+    out.push_back(y.local().narrow(0, 0, counts[i]));
   }
   return out.empty() ? rows : at::cat(out);
 }

@@ -194,6 +194,37 @@ TEST(Experts, OneToken_EqualsTheReference) {
   }
 }
 
+// In fp32 the rows of an expert are padded to one of few numbers, if there are many. 100 tokens on
+// average for each expert: sums of up to 200 rounded terms.
+TEST(Experts, ManyTokensInFp32_EqualTheReference) {
+  constexpr double kTolerance = 200 * 0x1p-24;
+  const auto rounded = [](const Tensor& t) { return t.to(at::kFloat).to(at::kDouble); };
+  Experts layer(kOptions);
+  Weights leaves;
+  for (const auto& [name, w] : test::weights_for(layer)) {
+    leaves.emplace(name, test::leaf_of(rounded(w)));
+  }
+  test::fill(layer, leaves, at::kFloat);
+  const Tensor wanted_x = test::leaf_of(rounded(numbers({2, 100, kOptions.hidden}, 1)));
+  const Tensor wanted = reference(kOptions, leaves, wanted_x);
+  const Tensor upstream = rounded(numbers(wanted.sizes(), 99));
+  wanted.backward(upstream);
+
+  const Tensor x = test::leaf_of(wanted_x.detach().to(at::kFloat));
+  const Tensor y = layer(DTensor(x, Axis(), Replicate{}), {}).local();
+  y.backward(upstream.to(at::kFloat));
+  const auto expect_close = [](const Tensor& got, const Tensor& want, const std::string& what) {
+    EXPECT_LE(test::largest_difference(got.detach().to(at::kDouble), want.detach()),
+              kTolerance * want.abs().max().item<double>())
+        << what;
+  };
+  expect_close(y, wanted, "output");
+  expect_close(x.grad(), wanted_x.grad(), "input");
+  for (const auto& p : layer.parameters()) {
+    expect_close(p->leaf().grad(), leaves.at(p->name()).grad(), p->name());
+  }
+}
+
 // Two of four experts: gate 7 x 4, and half of four times 3 x 7 x 5, two operations each.
 TEST(Experts, OperationsPerToken_AreThoseOfTheTokensExperts) {
   Experts layer(kOptions);
