@@ -171,13 +171,4 @@ std::vector<double> layer_costs(const std::vector<Layer*>& sequence, double per_
   return costs;
 }
 
-double slowest_stage(const std::vector<double>& costs, const Stages& stages) {
-  double slowest = 0;
-  for (const Range& r : stages) {
-    slowest =
-        std::max(slowest, std::accumulate(costs.begin() + r.begin, costs.begin() + r.end, 0.0));
-  }
-  return slowest;
-}
-
 }  // namespace cleave::inline pipeline

@@ -40,7 +40,4 @@ Stages balanced_stages(const std::vector<double>& costs, int num_stages);
 /// for work without weights: attention's two products, 6 * hidden * seq_len if it is causal.
 std::vector<double> layer_costs(const std::vector<Layer*>& sequence, double per_block = 0);
 
-/// Cost of the most expensive stage.
-double slowest_stage(const std::vector<double>& costs, const Stages& stages);
-
 }  // namespace cleave::inline pipeline

@@ -1,5 +1,8 @@
 #include "cleave/pipeline/stages.h"
 
+#include <algorithm>
+#include <numeric>
+
 #include <gmock/gmock.h>
 
 #include "cleave/model/model.h"
@@ -96,6 +99,16 @@ TEST(Stages, WrongCuts_AreRefused) {
       << "inside a block there is no cut";
   EXPECT_THAT(error_of({"model.layers.0", "model.layers.0"}), HasSubstr("given twice"));
   EXPECT_THAT(error_of({"model.layers.0", "lm_head"}), HasSubstr("leave it out"));
+}
+
+/// The cost of the most expensive stage.
+double slowest_stage(const std::vector<double>& costs, const Stages& stages) {
+  double slowest = 0;
+  for (const Range& r : stages) {
+    slowest =
+        std::max(slowest, std::accumulate(costs.begin() + r.begin, costs.begin() + r.end, 0.0));
+  }
+  return slowest;
 }
 
 /// The smallest possible cost of the slowest stage, by trying all stages.
