@@ -77,9 +77,7 @@ void GgufTensors::read_block(std::string_view name, std::span<const Slice> slice
     file_.read_block(tensor.stored, slices, out);
     return subtract(tensor.added, out);
   }
-  const uint64_t bytes = block_bytes(tensor, slices);
-  CLEAVE_CHECK(bytes == out.size(), Code::kUsage, name, ": the block has ", bytes,
-               " bytes; the memory for it ", out.size());
+  (void)checked_block_bytes(tensor, slices, out);
   if (tensor.is_transposed) return read_transposed(tensor, slices, out);
   read_interleaved(file_, {.name = tensor.stored, .interleaved_rows = tensor.interleaved_rows},
                    slices, out);

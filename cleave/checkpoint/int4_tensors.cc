@@ -178,11 +178,7 @@ void Int4Tensors::read_block(std::string_view name, std::span<const Slice> slice
                              std::span<std::byte> out) const {
   const auto found = matrices_.find(std::string(name));
   if (found == matrices_.end()) return files_->read_block(at(name).name, slices, out);
-  const TensorInfo& info = at(name);
-  const uint64_t bytes = block_bytes(info, slices);
-  CLEAVE_CHECK(bytes == out.size(), Code::kUsage, name, ": the block has ", bytes,
-               " bytes; the memory for it ", out.size());
-  if (bytes == 0) return;
+  if (checked_block_bytes(at(name), slices, out) == 0) return;
   const Matrix& matrix = found->second;
   const int64_t row_dim = matrix.is_transposed ? 1 : 0;
   const auto row_ranges = ranges_of(slices, row_dim, matrix.layout.rows);

@@ -201,9 +201,7 @@ void ModelTensors::read_int4(std::string_view name, const Int4Block& block,
 
 void ModelTensors::read_base(const ModelTensor& tensor, std::span<const Slice> slices,
                              std::span<std::byte> out) const {
-  const uint64_t bytes = block_bytes(tensor, slices);
-  CLEAVE_CHECK(bytes == out.size(), Code::kUsage, tensor.name, ": the block has ", bytes,
-               " bytes; the memory for it ", out.size());
+  const uint64_t bytes = checked_block_bytes(tensor, slices, out);
   const auto read = [&](std::span<std::byte> to) {
     if (tensor.stored.interleaved_rows == 0)
       return files_->read_block(tensor.stored.name, slices, to);

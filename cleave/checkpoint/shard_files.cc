@@ -273,9 +273,7 @@ JoinedTensor ShardedTensors::joined(const std::string& name, const std::vector<S
 void ShardedTensors::read_block(std::string_view name, std::span<const Slice> slices,
                                 std::span<std::byte> out) const {
   const JoinedTensor& tensor = at(name);
-  const uint64_t bytes = block_bytes(tensor, slices);
-  CLEAVE_CHECK(bytes == out.size(), Code::kUsage, name, ": the block has ", bytes,
-               " bytes; the memory for it ", out.size());
+  const uint64_t bytes = checked_block_bytes(tensor, slices, out);
   if (tensor.shape.empty())
     return open_[tensor.parts[0].file].read_block(tensor.parts[0].tensor, slices, out);
   // The block as [outer, width, inner] around the sharded dim.

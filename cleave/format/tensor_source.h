@@ -104,6 +104,9 @@ class ListedTensors : public TensorSource {
 
 /// Size in bytes of the block that read_block() reads.
 uint64_t block_bytes(const TensorInfo& tensor, std::span<const Slice> slices);
+/// The same; throws Error(kUsage) unless it is the size of `out`.
+uint64_t checked_block_bytes(const TensorInfo& tensor, std::span<const Slice> slices,
+                             std::span<const std::byte> out);
 
 /// Opens a file or a model folder with STEM.safetensors or pytorch_model.bin, each a single file or
 /// several with an index; safetensors is preferred. Throws Error(kIo) if there is none of them,
