@@ -303,11 +303,7 @@ void warn_of_length(const PlanOptions& o, const Json& config) {
   }
 }
 
-void plan(const PlanOptions& o) {
-  if (!o.memory.empty()) (void)memory_limit(o.memory);  // before minutes of work
-  if (!o.runs.empty()) return plan_runs(o);
-  const Json config = config_of(o);
-  warn_of_length(o, config);
+void plan_model(const PlanOptions& o, const Json& config) {
   if (!o.cluster.empty()) {
     const auto here = [&](int devices) { return cluster_here(o, devices); };
     return plan_on_cluster(o, config,
@@ -315,6 +311,14 @@ void plan(const PlanOptions& o) {
   }
   if (o.dry_run) return plan_rank(o, config);
   o.ranks == 0 ? plan_one(o, config) : plan_many(o, config);
+}
+
+void plan(const PlanOptions& o) {
+  if (!o.memory.empty()) (void)memory_limit(o.memory);  // before minutes of work
+  if (!o.runs.empty()) return plan_runs(o);
+  const Json config = config_of(o);
+  plan_model(o, config);
+  warn_of_length(o, config);  // last: a model with a table of positions has refused the length
 }
 
 }  // namespace
