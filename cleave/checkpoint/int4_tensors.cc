@@ -143,7 +143,7 @@ void Int4Tensors::add_matrix(const TensorInfo& codes, std::string_view ending) {
     CLEAVE_CHECK(numbers.dtype == DType::kF16 && numbers.shape == wanted, Code::kFormat, path(),
                  ": tensor '", numbers.name, "' is ", file_name(numbers.dtype), " of shape ",
                  c10::IntArrayRef(numbers.shape), "; expected F16 of shape ",
-                 c10::IntArrayRef(wanted), ", as ", codes.name, " has groups");
+                 c10::IntArrayRef(wanted), ", the groups of ", codes.name);
   }
   std::vector<int64_t> shape = {matrix.layout.rows, matrix.layout.groups * kInt4Group};
   if (matrix.is_transposed) std::swap(shape[0], shape[1]);
