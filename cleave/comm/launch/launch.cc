@@ -190,8 +190,8 @@ class Launcher {
     if (signal != SIGKILL || !was_by_kernel) return "";
     std::string text = " for lack of memory";
     if (!now.memory) return text + " of the machine";
-    text += " (limit " + bytes_text(static_cast<double>(*now.memory));
-    if (now.memory_peak) text += ", peak " + bytes_text(static_cast<double>(*now.memory_peak));
+    text += " (limit " + bytes_text(*now.memory);
+    if (now.memory_peak) text += ", peak " + bytes_text(*now.memory_peak);
     return text + ')';
   }
 
