@@ -280,10 +280,8 @@ Int4Rows Int4Source::rounded_rows(const TensorInfo& info, bool is_transposed, Ra
   source_.read_block(info.name, slices, mutable_bytes_of(values));
   const Tensor groups = in_groups(is_transposed ? values.t() : values, int4_parts({{0, in}}));
   const Int4Bounds bounds = int4_bounds(groups);
-  CLEAVE_CHECK(
-      bounds.high.isfinite().all().item<bool>() && bounds.low.isfinite().all().item<bool>(),
-      Code::kNumerics, info.name,
-      " has a NaN or infinity, which int4 cannot represent; check the file that it was read from");
+  check_weight_finite(bounds.high, info.name, "int4");
+  check_weight_finite(bounds.low, info.name, "int4");
   return to_int4(groups, bounds, has_mins_, info.name);
 }
 
