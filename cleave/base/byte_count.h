@@ -1,4 +1,5 @@
 #pragma once
+#include <concepts>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -13,6 +14,9 @@ std::optional<uint64_t> bytes_from_text(std::string_view text);
 
 /// "512 bytes", "1.5 MiB", "123 GiB".
 std::string bytes_text(double bytes);
+inline std::string bytes_text(std::integral auto bytes) {
+  return bytes_text(static_cast<double>(bytes));
+}
 
 /// The text with spaces before it, so that it has at least `width` bytes.
 inline std::string right_aligned(std::string text, size_t width) {

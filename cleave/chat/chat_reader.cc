@@ -53,7 +53,7 @@ std::string content_of(const Json& content) {
   for (size_t i = 0; i < content.size(); ++i) {
     const Json part = content.at(i);
     if (part.string_or("type", "text") != "text") {
-      part.at("type").fail("expected text; a model of text reads no other parts");
+      part.at("type").fail("expected text, the only kind of content that is supported");
     }
     text += part.at("text").as_string();
   }

@@ -20,8 +20,7 @@ EmaTensors::EmaTensors(std::unique_ptr<TensorSource> weights, const std::string&
       info.dtype = average->dtype;
       ++num_averaged;
     }
-    by_name_.emplace(info.name, list_.size());
-    list_.push_back(std::move(info));
+    add(std::move(info));
   }
   CLEAVE_CHECK(num_averaged > 0, Code::kFormat, checkpoint,
                " has no averaged weights; train with --ema to keep them");
@@ -30,11 +29,6 @@ EmaTensors::EmaTensors(std::unique_ptr<TensorSource> weights, const std::string&
 const StoredTensor* EmaTensors::average_of(std::string_view name) const {
   if (name.starts_with(prefix_)) name.remove_prefix(prefix_.size());
   return optimizer_.find(state_name(kEma, name));
-}
-
-const TensorInfo* EmaTensors::find(std::string_view name) const {
-  const auto at = by_name_.find(std::string(name));
-  return at == by_name_.end() ? nullptr : &list_[at->second];
 }
 
 void EmaTensors::read_block(std::string_view name, std::span<const Slice> slices,

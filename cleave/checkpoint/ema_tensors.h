@@ -1,7 +1,6 @@
 #pragma once
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "cleave/format/safetensors.h"
@@ -10,7 +9,7 @@ namespace cleave::inline checkpoint {
 
 /// The tensors of a checkpoint with the averaged weights of its optimizer's files (train --ema), in
 /// fp32, in place of the weights.
-class EmaTensors : public TensorSource {
+class EmaTensors : public ListedTensors<TensorInfo> {
  public:
   /// `weights` are the checkpoint's own, whose names have `prefix` before the parameter's. Throws
   /// Error(kFormat) if the optimizer's files have no averages, Error(kIo) if there are no such
@@ -18,8 +17,6 @@ class EmaTensors : public TensorSource {
   EmaTensors(std::unique_ptr<TensorSource> weights, const std::string& checkpoint,
              std::string_view prefix = "");
 
-  [[nodiscard]] std::vector<TensorInfo> list() const override { return list_; }
-  [[nodiscard]] const TensorInfo* find(std::string_view name) const override;
   void read_block(std::string_view name, std::span<const Slice> slices,
                   std::span<std::byte> out) const override;
   [[nodiscard]] std::string path() const override { return optimizer_.path(); }
@@ -32,8 +29,6 @@ class EmaTensors : public TensorSource {
   std::unique_ptr<TensorSource> weights_;
   Safetensors optimizer_;
   std::string prefix_;
-  std::vector<TensorInfo> list_;
-  std::unordered_map<std::string, size_t> by_name_;  // in list_
 };
 
 }  // namespace cleave::inline checkpoint

@@ -177,7 +177,8 @@ class GgufOutput {
     }
   }
 
-  /// The index of the file's tensor that has the parameter; of experts, the first one makes it.
+  /// The index of the file's tensor that has the parameter. The first expert adds the tensor, and
+  /// each other one enlarges it.
   size_t target_of(const TensorInfo& info, const GgufName& name) {
     const auto [at, is_new] = targets_.emplace(name.name, tensors_.size());
     if (!is_new) {

@@ -1,6 +1,5 @@
 #pragma once
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "cleave/checkpoint/convert.h"
@@ -10,19 +9,26 @@
 
 namespace cleave::inline checkpoint {
 
+/// A tensor of a GGUF file, with the name and the shape of the model's parameter.
+struct GgufModelTensor : TensorInfo {
+  std::string stored;            ///< its name in the file
+  int64_t interleaved_rows = 0;  ///< as StoredAs
+  bool is_transposed = false;
+  int64_t expert = -1;  ///< as GgufName
+  double added = 0;     ///< as GgufName
+};
+
 /// The tensors of a GGUF file under the names of the model's parameters, with rows in their order,
 /// and each expert's matrix by itself.
 /// Tensors that GGUF has no parameter for keep their names; the factors of rotary scaling, which
 /// config.json has, are left out.
-class GgufTensors : public TensorSource {
+class GgufTensors : public ListedTensors<GgufModelTensor> {
  public:
   /// `config` is the file's (config_from_gguf). Throws Error(kFormat) for an unknown architecture,
   /// for interleaved heads with an odd number of rows, and for experts that are no list of
   /// matrices.
   GgufTensors(Gguf file, const Json& config);
 
-  [[nodiscard]] std::vector<TensorInfo> list() const override;
-  [[nodiscard]] const TensorInfo* find(std::string_view name) const override;
   void read_block(std::string_view name, std::span<const Slice> slices,
                   std::span<std::byte> out) const override;
   [[nodiscard]] std::optional<Int4Layout> int4_layout(std::string_view name) const override;
@@ -32,24 +38,13 @@ class GgufTensors : public TensorSource {
   [[nodiscard]] std::vector<std::string> file_names() const override { return file_.file_names(); }
 
  private:
-  struct Entry {
-    TensorInfo info;
-    std::string stored;            ///< its name in the file
-    int64_t interleaved_rows = 0;  ///< as StoredAs
-    bool is_transposed = false;
-    int64_t expert = -1;  ///< as GgufName
-    double added = 0;     ///< as GgufName
-  };
-  void add(Entry entry);
-  void set_interleaved(Entry& entry, const Json& config) const;
-  void read_transposed(const Entry& entry, std::span<const Slice> slices,
+  void set_interleaved(GgufModelTensor& tensor, const Json& config) const;
+  void read_transposed(const GgufModelTensor& tensor, std::span<const Slice> slices,
                        std::span<std::byte> out) const;
-  void read_expert(const Entry& entry, std::span<const Slice> slices,
+  void read_expert(const GgufModelTensor& tensor, std::span<const Slice> slices,
                    std::span<std::byte> out) const;
 
   Gguf file_;
-  std::vector<Entry> entries_;
-  std::unordered_map<std::string, size_t> by_name_;
 };
 
 /// Writes a model as one GGUF file for llama.cpp, `options.to`, which appears complete or not at

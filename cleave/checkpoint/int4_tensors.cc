@@ -117,12 +117,13 @@ Int4Tensors::Int4Tensors(std::unique_ptr<TensorSource> files) : files_(std::move
     add_matrix(info, ending);
   }
   for (const TensorInfo& info : stored) {
-    if (!parts.contains(info.name)) list_.push_back(info);
+    if (!parts.contains(info.name)) add_new(info);
   }
-  for (size_t i = 0; i < list_.size(); ++i) {
-    CLEAVE_CHECK(by_name_.emplace(list_[i].name, i).second, Code::kFormat, path(), ": tensor '",
-                 list_[i].name, "' is there twice, in 4 bits and otherwise");
-  }
+}
+
+void Int4Tensors::add_new(TensorInfo info) {
+  CLEAVE_CHECK(add(std::move(info)) == nullptr, Code::kFormat, path(), ": tensor '",
+               tensors_.back().name, "' is there twice, in 4 bits and otherwise");
 }
 
 void Int4Tensors::add_matrix(const TensorInfo& codes, std::string_view ending) {
@@ -142,18 +143,13 @@ void Int4Tensors::add_matrix(const TensorInfo& codes, std::string_view ending) {
     CLEAVE_CHECK(numbers.dtype == DType::kF16 && numbers.shape == wanted, Code::kFormat, path(),
                  ": tensor '", numbers.name, "' is ", file_name(numbers.dtype), " of shape ",
                  c10::IntArrayRef(numbers.shape), "; expected F16 of shape ",
-                 c10::IntArrayRef(wanted), ", as ", codes.name, " has groups");
+                 c10::IntArrayRef(wanted), ", the groups of ", codes.name);
   }
   std::vector<int64_t> shape = {matrix.layout.rows, matrix.layout.groups * kInt4Group};
   if (matrix.is_transposed) std::swap(shape[0], shape[1]);
   (void)num_elements(shape, str(path(), ": tensor '", name, "'"));
-  list_.push_back({name, DType::kF32, std::move(shape)});
+  add_new({name, DType::kF32, std::move(shape)});
   matrices_.emplace(name, matrix);
-}
-
-const TensorInfo* Int4Tensors::find(std::string_view name) const {
-  const auto at = by_name_.find(std::string(name));
-  return at == by_name_.end() ? nullptr : &list_[at->second];
 }
 
 std::optional<Int4Layout> Int4Tensors::int4_layout(std::string_view name) const {
@@ -182,11 +178,7 @@ void Int4Tensors::read_block(std::string_view name, std::span<const Slice> slice
                              std::span<std::byte> out) const {
   const auto found = matrices_.find(std::string(name));
   if (found == matrices_.end()) return files_->read_block(at(name).name, slices, out);
-  const TensorInfo& info = at(name);
-  const uint64_t bytes = block_bytes(info, slices);
-  CLEAVE_CHECK(bytes == out.size(), Code::kUsage, name, ": the block has ", bytes,
-               " bytes; the memory for it ", out.size());
-  if (bytes == 0) return;
+  if (checked_block_bytes(at(name), slices, out) == 0) return;
   const Matrix& matrix = found->second;
   const int64_t row_dim = matrix.is_transposed ? 1 : 0;
   const auto row_ranges = ranges_of(slices, row_dim, matrix.layout.rows);
@@ -234,15 +226,15 @@ Int4Source::Int4Source(const TensorSource& source, Model& model, bool has_mins)
   for (const TensorInfo& info : source.list()) {
     const auto matrix = transposed.find(info.name);
     if (matrix == transposed.end()) {
-      list_.push_back(info);
+      add(info);
       continue;
     }
     const bool is_transposed = matrix->second;
     const int64_t out = info.shape[is_transposed ? 1 : 0], in = info.shape[is_transposed ? 0 : 1];
     const std::string codes = joined(info.name, is_transposed ? kTransposedCodes : kCodes);
-    list_.push_back({codes, DType::kU8, {out, in / 2}});
-    list_.push_back({joined(info.name, kScales), DType::kF16, {out, in / kInt4Group}});
-    if (has_mins) list_.push_back({joined(info.name, kMins), DType::kF16, {out, in / kInt4Group}});
+    add({codes, DType::kU8, {out, in / 2}});
+    add({joined(info.name, kScales), DType::kF16, {out, in / kInt4Group}});
+    if (has_mins) add({joined(info.name, kMins), DType::kF16, {out, in / kInt4Group}});
     for (const std::string& name : {codes, joined(info.name, kScales), joined(info.name, kMins)}) {
       parts_.emplace(name, Part{info.name, is_transposed});
     }
@@ -250,12 +242,6 @@ Int4Source::Int4Source(const TensorSource& source, Model& model, bool has_mins)
   CLEAVE_CHECK(!parts_.empty(), Code::kUsage, source.path(),
                " has no matrix that int4 applies to: a linear layer whose inputs are a multiple of "
                "32; choose another dtype");
-  for (size_t i = 0; i < list_.size(); ++i) by_name_.emplace(list_[i].name, i);
-}
-
-const TensorInfo* Int4Source::find(std::string_view name) const {
-  const auto at = by_name_.find(std::string(name));
-  return at == by_name_.end() ? nullptr : &list_[at->second];
 }
 
 void Int4Source::read_block(std::string_view name, std::span<const Slice> slices,
@@ -294,10 +280,8 @@ Int4Rows Int4Source::rounded_rows(const TensorInfo& info, bool is_transposed, Ra
   source_.read_block(info.name, slices, mutable_bytes_of(values));
   const Tensor groups = in_groups(is_transposed ? values.t() : values, int4_parts({{0, in}}));
   const Int4Bounds bounds = int4_bounds(groups);
-  CLEAVE_CHECK(
-      bounds.high.isfinite().all().item<bool>() && bounds.low.isfinite().all().item<bool>(),
-      Code::kNumerics, info.name,
-      " has a NaN or infinity, which int4 cannot represent; check the file that it was read from");
+  check_weight_finite(bounds.high, info.name, "int4");
+  check_weight_finite(bounds.low, info.name, "int4");
   return to_int4(groups, bounds, has_mins_, info.name);
 }
 

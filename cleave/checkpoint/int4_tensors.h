@@ -21,15 +21,13 @@ namespace cleave::inline checkpoint {
 // with the elements of Int4Layout.
 
 /// The tensors of such files under the names of the matrices, in fp32; other tensors as they are.
-class Int4Tensors : public TensorSource {
+class Int4Tensors : public ListedTensors<TensorInfo> {
  public:
   /// Whether the files have a matrix in 4 bits.
   static bool has_any(const TensorSource& files);
   /// Throws Error(kFormat) for a matrix that lacks a part or has parts of other types or shapes.
   explicit Int4Tensors(std::unique_ptr<TensorSource> files);
 
-  [[nodiscard]] std::vector<TensorInfo> list() const override { return list_; }
-  [[nodiscard]] const TensorInfo* find(std::string_view name) const override;
   void read_block(std::string_view name, std::span<const Slice> slices,
                   std::span<std::byte> out) const override;
   [[nodiscard]] std::optional<Int4Layout> int4_layout(std::string_view name) const override;
@@ -46,24 +44,21 @@ class Int4Tensors : public TensorSource {
     bool is_transposed = false;
   };
   void add_matrix(const TensorInfo& codes, std::string_view ending);
+  void add_new(TensorInfo info);
 
   std::unique_ptr<TensorSource> files_;
-  std::vector<TensorInfo> list_;
-  std::unordered_map<std::string, size_t> by_name_;  // in list_
   std::unordered_map<std::string, Matrix> matrices_;
 };
 
 /// The tensors of such files of a model: the matrices of its Linear layers with widths in multiples
 /// of 32 in 4 bits, rounded as they are read, and all other tensors of `source`. Heads, routers and
 /// matrices that an embedding reads too keep their type.
-class Int4Source : public TensorSource {
+class Int4Source : public ListedTensors<TensorInfo> {
  public:
   /// `model` is the source's, with its parameters' names. Throws Error(kUsage) if it has no such
   /// matrix.
   Int4Source(const TensorSource& source, Model& model, bool has_mins);
 
-  [[nodiscard]] std::vector<TensorInfo> list() const override { return list_; }
-  [[nodiscard]] const TensorInfo* find(std::string_view name) const override;
   /// Of a matrix in 4 bits, takes slices of rows only.
   void read_block(std::string_view name, std::span<const Slice> slices,
                   std::span<std::byte> out) const override;
@@ -82,9 +77,7 @@ class Int4Source : public TensorSource {
 
   const TensorSource& source_;
   bool has_mins_;
-  std::vector<TensorInfo> list_;
-  std::unordered_map<std::string, size_t> by_name_;  // in list_
-  std::unordered_map<std::string, Part> parts_;      // tensors of matrices in 4 bits
+  std::unordered_map<std::string, Part> parts_;  // tensors of matrices in 4 bits
 };
 
 /// The Linear layers that take 4 bits and whose matrix no embedding reads, by the weight.

@@ -55,8 +55,8 @@ class LeafReader {
     return type;
   }
 
-  /// Uses all threads of the rank: copies from the page cache, and the pages of new memory that the
-  /// kernel clears, take longer than one thread needs for the rest.
+  /// Uses all threads of the rank: most of the time goes into copies from the page cache and into
+  /// the pages of new memory, which the kernel clears.
   void read(const TensorInfo& stored, const Parameter& parameter, Tensor held) const {
     struct Chunk {
       std::vector<Slice> slices;
@@ -108,8 +108,8 @@ void check_ema(const Optimizer& optimizer, const Parameters& parameters, const S
                          "resume it without");
 }
 
-/// The --optimizer that the files are of, if it is not this one; else empty. AdamW keeps two
-/// moments of every tensor, Muon one of a matrix, SGD none. One that is missing is a damaged file.
+/// The --optimizer that wrote the files, if it is not this one; else empty. AdamW keeps two moments
+/// of every tensor, Muon one of a matrix, SGD none. A file that lacks a single one is damaged.
 std::string_view other_optimizer(const Optimizer& optimizer, const Parameters& parameters,
                                  const Safetensors& files) {
   const auto count = [&](std::string_view part) {

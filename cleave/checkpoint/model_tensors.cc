@@ -124,9 +124,9 @@ ModelTensors::ModelTensors(const ModelFolder& folder, Model& model, std::optiona
     CLEAVE_CHECK(info->shape == parameter->shape(), Code::kShape, parameter->name(),
                  ": the file has shape ", c10::IntArrayRef(info->shape), "; the model needs ",
                  c10::IntArrayRef(parameter->shape()), ", as its config.json says");
-    add({parameter->name(), info->dtype, info->shape}, std::move(stored));
+    add({{parameter->name(), info->dtype, info->shape}, std::move(stored)});
   }
-  num_parameters_ = entries_.size();
+  num_parameters_ = tensors_.size();
   const std::set<std::string> unexpected = add_others(folder, model, used);
   if (must_fit)
     require_all(missing, unexpected, folder.weights_path() + " does not fit its config.json");
@@ -134,8 +134,8 @@ ModelTensors::ModelTensors(const ModelFolder& folder, Model& model, std::optiona
   if (!folder.adapter.empty() && !trains_adapter) {
     adapter_ = std::make_unique<AdapterDelta>(folder.adapter, model,
                                               must_fit ? nullptr : &left_out_, folder.averaged);
-    for (const Entry& entry : entries_) {
-      adapter_->require_same_base(entry.info, base_reader(entry.info));
+    for (const ModelTensor& tensor : tensors_) {
+      adapter_->require_same_base(tensor, base_reader(tensor));
     }
   }
   if (merged && adapter_) widen_merged(*merged);
@@ -144,25 +144,23 @@ ModelTensors::ModelTensors(const ModelFolder& folder, Model& model, std::optiona
 std::set<std::string> ModelTensors::add_others(const ModelFolder& folder, Model& model,
                                                const std::set<std::string>& used) {
   std::set<std::string> unexpected;
-  for (TensorInfo& info : files_->list()) {
+  for (const TensorInfo& info : files_->list()) {
     if (used.contains(info.name)) continue;
     if (model.ignores(info.name)) {
       left_out_.insert(info.name);
     } else if (!is_known_addition(info.name, model)) {
       unexpected.insert(info.name);
     } else if (info.name != "lm_head.weight" && !folder.meta_names) {
-      StoredAs stored{.name = info.name};
-      add(std::move(info), std::move(stored));
+      add({info, {.name = info.name}});
     }
   }
   return unexpected;
 }
 
 void ModelTensors::widen_merged(DType merged) {
-  for (Entry& entry : entries_) {
-    if (!adapter_->changes(entry.info.name)) continue;
-    entry.info.dtype =
-        dtype_of(at::promoteTypes(scalar_type(entry.info.dtype), scalar_type(merged)));
+  for (ModelTensor& tensor : tensors_) {
+    if (!adapter_->changes(tensor.name)) continue;
+    tensor.dtype = dtype_of(at::promoteTypes(scalar_type(tensor.dtype), scalar_type(merged)));
   }
 }
 
@@ -172,70 +170,49 @@ ModelTensors ModelTensors::for_other_task(const ModelFolder& folder, Model& mode
   return {folder, model, merged, /*must_fit=*/false};
 }
 
-void ModelTensors::add(TensorInfo info, StoredAs stored) {
-  by_name_.emplace(info.name, entries_.size());
-  entries_.push_back({std::move(info), std::move(stored)});
-}
-
-std::vector<TensorInfo> ModelTensors::list() const {
-  std::vector<TensorInfo> list;
-  for (const Entry& entry : entries_) list.push_back(entry.info);
-  return list;
-}
-
 std::vector<TensorInfo> ModelTensors::additions() const {
-  std::vector<TensorInfo> all = list();
-  return {all.begin() + static_cast<std::ptrdiff_t>(num_parameters_), all.end()};
-}
-
-const TensorInfo* ModelTensors::find(std::string_view name) const {
-  const auto at = by_name_.find(std::string(name));
-  return at == by_name_.end() ? nullptr : &entries_[at->second].info;
+  return {tensors_.begin() + static_cast<std::ptrdiff_t>(num_parameters_), tensors_.end()};
 }
 
 void ModelTensors::read_block(std::string_view name, std::span<const Slice> slices,
                               std::span<std::byte> out) const {
-  const TensorInfo& info = at(name);
-  read_base(info, slices, out);
+  const ModelTensor& tensor = at(name);
+  read_base(tensor, slices, out);
   if (!adapter_) return;
-  adapter_->merge(info, slices, out, base_reader(info));
+  adapter_->merge(tensor, slices, out, base_reader(tensor));
 }
 
-BlockReader ModelTensors::base_reader(const TensorInfo& info) const {
-  return [this, &info](std::span<const Slice> slices, std::span<std::byte> out) {
-    read_base(info, slices, out);
+BlockReader ModelTensors::base_reader(const ModelTensor& tensor) const {
+  return [this, &tensor](std::span<const Slice> slices, std::span<std::byte> out) {
+    read_base(tensor, slices, out);
   };
 }
 
 std::optional<Int4Layout> ModelTensors::int4_layout(std::string_view name) const {
-  const auto at = by_name_.find(std::string(name));
-  if (at == by_name_.end() || adapter_) return std::nullopt;
-  const StoredAs& stored = entries_[at->second].stored;
-  return stored.interleaved_rows == 0 ? files_->int4_layout(stored.name) : std::nullopt;
+  const ModelTensor* tensor = find(name);
+  if (tensor == nullptr || adapter_ || tensor->stored.interleaved_rows != 0) return std::nullopt;
+  return files_->int4_layout(tensor->stored.name);
 }
 
 void ModelTensors::read_int4(std::string_view name, const Int4Block& block,
                              const Int4Memory& out) const {
-  files_->read_int4(entries_[by_name_.at(at(name).name)].stored.name, block, out);
+  files_->read_int4(at(name).stored.name, block, out);
 }
 
-void ModelTensors::read_base(const TensorInfo& info, std::span<const Slice> slices,
+void ModelTensors::read_base(const ModelTensor& tensor, std::span<const Slice> slices,
                              std::span<std::byte> out) const {
-  const Entry& entry = entries_[by_name_.at(info.name)];
-  const uint64_t bytes = block_bytes(info, slices);
-  CLEAVE_CHECK(bytes == out.size(), Code::kUsage, info.name, ": the block has ", bytes,
-               " bytes; the memory for it ", out.size());
+  const uint64_t bytes = checked_block_bytes(tensor, slices, out);
   const auto read = [&](std::span<std::byte> to) {
-    if (entry.stored.interleaved_rows == 0)
-      return files_->read_block(entry.stored.name, slices, to);
-    read_interleaved(*files_, entry.stored, slices, to);
+    if (tensor.stored.interleaved_rows == 0)
+      return files_->read_block(tensor.stored.name, slices, to);
+    read_interleaved(*files_, tensor.stored, slices, to);
   };
-  const DType stored = files_->at(entry.stored.name).dtype;
-  if (stored == info.dtype) return read(out);
-  const int64_t count = static_cast<int64_t>(bytes) / item_bytes(info.dtype);
+  const DType stored = files_->at(tensor.stored.name).dtype;
+  if (stored == tensor.dtype) return read(out);
+  const int64_t count = static_cast<int64_t>(bytes) / item_bytes(tensor.dtype);
   const at::Tensor held = at::empty({count}, scalar_type(stored));
   read({static_cast<std::byte*>(held.mutable_data_ptr()), held.nbytes()});
-  at::from_blob(out.data(), {count}, at::dtype(scalar_type(info.dtype))).copy_(held);
+  at::from_blob(out.data(), {count}, at::dtype(scalar_type(tensor.dtype))).copy_(held);
 }
 
 }  // namespace cleave::inline checkpoint

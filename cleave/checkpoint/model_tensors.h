@@ -5,7 +5,6 @@
 #include <set>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "cleave/checkpoint/adapter.h"
@@ -20,12 +19,17 @@ namespace cleave::inline checkpoint {
 /// folder has none of them, Error(kFormat) for invalid files.
 std::unique_ptr<TensorSource> open_model_files(const ModelFolder& folder);
 
+/// A tensor of a model folder under the name of the model's parameter.
+struct ModelTensor : TensorInfo {
+  StoredAs stored;
+};
+
 /// A model folder's tensors under the names of the model's parameters, with rows in their order,
 /// and merged with the folder's adapter unless `model` has adapters of its own (parallel/lora.h).
 /// Merged weights have the wider of the files' dtype and `merged`; without it, the files'. Then
 /// tensors that the model does not read but that belong to it (a rotary table of older
 /// programs).
-class ModelTensors : public TensorSource {
+class ModelTensors : public ListedTensors<ModelTensor> {
  public:
   /// Every parameter of `model` but those of adapters must have a tensor of its whole shape:
   /// otherwise Error(kFormat) lists all missing tensors and all that the model does not use,
@@ -38,8 +42,6 @@ class ModelTensors : public TensorSource {
   /// `model` does not use are left_out().
   static ModelTensors for_other_task(const ModelFolder& folder, Model& model, DType merged);
 
-  [[nodiscard]] std::vector<TensorInfo> list() const override;
-  [[nodiscard]] const TensorInfo* find(std::string_view name) const override;
   void read_block(std::string_view name, std::span<const Slice> slices,
                   std::span<std::byte> out) const override;
   [[nodiscard]] std::string path() const override { return files_->path(); }
@@ -59,11 +61,6 @@ class ModelTensors : public TensorSource {
 
  private:
   ModelTensors(const ModelFolder& folder, Model& model, std::optional<DType> merged, bool must_fit);
-  struct Entry {
-    TensorInfo info;
-    StoredAs stored;
-  };
-  void add(TensorInfo info, StoredAs stored);
   /// Adds the files' tensors that are not in `used` but belong to the model; returns those that do
   /// not.
   std::set<std::string> add_others(const ModelFolder& folder, Model& model,
@@ -71,15 +68,13 @@ class ModelTensors : public TensorSource {
   /// Gives the tensors that the adapter changes the wider of their dtype and `merged`.
   void widen_merged(DType merged);
   /// read_base() of the tensor, which must outlive the result.
-  [[nodiscard]] BlockReader base_reader(const TensorInfo& info) const;
-  /// read_block() without the adapter, in the dtype of `info`.
-  void read_base(const TensorInfo& info, std::span<const Slice> slices,
+  [[nodiscard]] BlockReader base_reader(const ModelTensor& tensor) const;
+  /// read_block() without the adapter.
+  void read_base(const ModelTensor& tensor, std::span<const Slice> slices,
                  std::span<std::byte> out) const;
 
   std::unique_ptr<TensorSource> files_;
   std::unique_ptr<const AdapterDelta> adapter_;  // null: nothing is merged
-  std::vector<Entry> entries_;
-  std::unordered_map<std::string, size_t> by_name_;
   size_t num_parameters_ = 0;
   std::set<std::string> missing_, left_out_;
 };

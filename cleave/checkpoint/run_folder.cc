@@ -93,12 +93,12 @@ void RunFolder::require_space(const Checkpoint& checkpoint, int64_t num_saves,
   }
   const uint64_t each = disk_bytes(contents_of(checkpoint), writers_);
   const uint64_t available = free_space(path_);
-  CLEAVE_CHECK(
-      static_cast<uint64_t>(at_once) <= available / each, Code::kIo, path_.string(), ": ", at_once,
-      at_once == 1 ? " checkpoint of " : " checkpoints of ", bytes_text(static_cast<double>(each)),
-      at_once == 1 ? " is planned" : " are planned to exist at the same time", " and the disk has ",
-      bytes_text(static_cast<double>(available)), " free; give --out a folder on another disk",
-      at_once > 2 ? ", or keep fewer with --keep-last" : "");
+  CLEAVE_CHECK(static_cast<uint64_t>(at_once) <= available / each, Code::kIo, path_.string(), ": ",
+               at_once, at_once == 1 ? " checkpoint of " : " checkpoints of ", bytes_text(each),
+               at_once == 1 ? " is planned" : " are planned to exist at the same time",
+               " and the disk has ", bytes_text(available),
+               " free; give --out a folder on another disk",
+               at_once > 2 ? ", or keep fewer with --keep-last" : "");
 }
 
 std::vector<fs::path> RunFolder::go_back_to(const fs::path& checkpoint, const std::string& suffix) {

@@ -217,20 +217,13 @@ ShardedTensors::ShardedTensors(const ShardFiles& files, const Json& config) : fi
                    " files of stage ", pp);
     }
     for (const std::string& name : order) {
-      if (!by_name_.contains(name)) add(name, shards.at(name), planned);
+      if (find(name) == nullptr) add(joined(name, shards.at(name), planned));
     }
   }
 }
 
-void ShardedTensors::add(const std::string& name, const std::vector<Shard>& shards,
-                         const PlannedShards& planned) {
-  by_name_.emplace(name, entries_.size());
-  entries_.push_back(joined(name, shards, planned));
-}
-
-ShardedTensors::Entry ShardedTensors::joined(const std::string& name,
-                                             const std::vector<Shard>& shards,
-                                             const PlannedShards& planned) const {
+JoinedTensor ShardedTensors::joined(const std::string& name, const std::vector<Shard>& shards,
+                                    const PlannedShards& planned) const {
   std::vector<std::vector<int64_t>> shapes;
   for (const Shard& shard : shards) {
     shapes.push_back(shard.tensor.shape);
@@ -242,74 +235,60 @@ ShardedTensors::Entry ShardedTensors::joined(const std::string& name,
   const auto found = planned.by_name.find(name);
   const bool is_known = found != planned.by_name.end();
   const std::vector<int64_t> whole = is_known ? found->second.whole : joined_shape(shapes);
-  Entry entry;
-  entry.info = {name, shards[0].tensor.dtype, whole};
+  JoinedTensor tensor{{name, shards[0].tensor.dtype, whole}};
   const bool is_copy =
       std::all_of(shapes.begin(), shapes.end(), [&](const auto& shape) { return shape == whole; });
   if (is_copy) {
-    entry.parts = {{shards[0].file, shards[0].tensor, {0, whole.empty() ? 1 : whole[0]}, 0}};
-    return entry;
+    tensor.parts = {{shards[0].file, shards[0].tensor, {0, whole.empty() ? 1 : whole[0]}, 0}};
+    return tensor;
   }
   const auto add_part = [&](size_t rank, const Range& range, int64_t local_begin) {
     if (range.size() <= 0) return;
-    entry.parts.push_back({shards[rank].file, shards[rank].tensor, range, local_begin});
+    tensor.parts.push_back({shards[rank].file, shards[rank].tensor, range, local_begin});
   };
   if (is_known && shapes == found->second.local_shapes) {
     const PlannedShards::Planned& known = found->second;
-    entry.dim = known.dim;
+    tensor.dim = known.dim;
     for (size_t rank = 0; rank < shards.size(); ++rank) {
       for (const auto& [range, local] : pieces_of(known.ranges[rank], known.owned[rank])) {
         add_part(rank, range, local);
       }
     }
-    return entry;
+    return tensor;
   }
   const auto dim = added_dim(shapes, whole);
   CLEAVE_CHECK(dim, Code::kFormat, files_.folder, ": tensor '", name, "' has the shapes ",
                shapes_text(shapes), " in the files of its ranks; they do not add up to ",
                c10::IntArrayRef(whole), ", as config.json says");
-  entry.dim = static_cast<int64_t>(*dim);
+  tensor.dim = static_cast<int64_t>(*dim);
   int64_t at = 0;
   for (size_t rank = 0; rank < shards.size(); ++rank) {
     const int64_t width = shapes[rank][*dim];
     add_part(rank, {at, at + width}, 0);
     at += width;
   }
-  return entry;
-}
-
-std::vector<TensorInfo> ShardedTensors::list() const {
-  std::vector<TensorInfo> list;
-  for (const Entry& entry : entries_) list.push_back(entry.info);
-  return list;
-}
-
-const TensorInfo* ShardedTensors::find(std::string_view name) const {
-  const auto at = by_name_.find(std::string(name));
-  return at == by_name_.end() ? nullptr : &entries_[at->second].info;
+  return tensor;
 }
 
 void ShardedTensors::read_block(std::string_view name, std::span<const Slice> slices,
                                 std::span<std::byte> out) const {
-  const Entry& entry = entries_[by_name_.at(at(name).name)];
-  const uint64_t bytes = block_bytes(entry.info, slices);
-  CLEAVE_CHECK(bytes == out.size(), Code::kUsage, name, ": the block has ", bytes,
-               " bytes; the memory for it ", out.size());
-  if (entry.info.shape.empty())
-    return open_[entry.parts[0].file].read_block(entry.parts[0].tensor, slices, out);
+  const JoinedTensor& tensor = at(name);
+  const uint64_t bytes = checked_block_bytes(tensor, slices, out);
+  if (tensor.shape.empty())
+    return open_[tensor.parts[0].file].read_block(tensor.parts[0].tensor, slices, out);
   // The block as [outer, width, inner] around the sharded dim.
-  const auto sharded = static_cast<size_t>(entry.dim);
+  const auto sharded = static_cast<size_t>(tensor.dim);
   std::vector<Slice> local(slices.begin(), slices.end());
   auto own = std::find_if(local.begin(), local.end(),
-                          [&](const Slice& slice) { return slice.dim == entry.dim; });
+                          [&](const Slice& slice) { return slice.dim == tensor.dim; });
   if (own == local.end()) {
-    own = local.insert(own, {entry.dim, {{0, entry.info.shape[sharded]}}});
+    own = local.insert(own, {tensor.dim, {{0, tensor.shape[sharded]}}});
   }
   const std::vector<Range> wanted = own->ranges;
-  size_t width = 0, inner = static_cast<size_t>(item_bytes(entry.info.dtype));
+  size_t width = 0, inner = static_cast<size_t>(item_bytes(tensor.dtype));
   for (const Range& range : wanted) width += static_cast<size_t>(range.size());
-  for (size_t dim = sharded + 1; dim < entry.info.shape.size(); ++dim) {
-    int64_t size = entry.info.shape[dim];
+  for (size_t dim = sharded + 1; dim < tensor.shape.size(); ++dim) {
+    int64_t size = tensor.shape[dim];
     for (const Slice& slice : local) {
       if (static_cast<size_t>(slice.dim) != dim) continue;
       size = 0;
@@ -320,7 +299,7 @@ void ShardedTensors::read_block(std::string_view name, std::span<const Slice> sl
   if (bytes == 0) return;
   const size_t outer = out.size() / (width * inner);
   std::vector<std::byte> piece;
-  for (const Part& part : entry.parts) {
+  for (const JoinedTensor::Part& part : tensor.parts) {
     size_t place = 0;
     for (const Range& range : wanted) {
       const Range both = {std::max(range.begin, part.whole.begin),

@@ -3,7 +3,6 @@
 #include <filesystem>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "cleave/base/range.h"
@@ -33,23 +32,8 @@ inline constexpr std::string_view kNxdFileName = "checkpoint.pt";
 /// none. Throws Error(kIo) listing missing ranks.
 std::optional<ShardFiles> find_shard_files(const std::filesystem::path& folder);
 
-/// The whole tensors of a job's files. The shapes show how each tensor was sharded: if all shapes
-/// are the whole one, these are copies; if they are those of the model's plan, it was sharded as
-/// the plan says (heads of a fused or shared matrix); if they add up along one dim, in rank order.
-class ShardedTensors : public TensorSource {
- public:
-  /// `config` is the model's config.json, for the whole shapes. Throws Error(kFormat), naming the
-  /// tensor and the shapes, if the files do not match each other or the config.
-  ShardedTensors(const ShardFiles& files, const Json& config);
-
-  [[nodiscard]] std::vector<TensorInfo> list() const override;
-  [[nodiscard]] const TensorInfo* find(std::string_view name) const override;
-  void read_block(std::string_view name, std::span<const Slice> slices,
-                  std::span<std::byte> out) const override;
-  [[nodiscard]] std::string path() const override { return files_.folder; }
-  [[nodiscard]] std::vector<std::string> file_names() const override { return files_.paths; }
-
- private:
+/// A whole tensor whose parts are in several files.
+struct JoinedTensor : TensorInfo {
   /// A range of the sharded dim that one file holds, and its place in the file's tensor.
   struct Part {
     size_t file = 0;
@@ -57,21 +41,32 @@ class ShardedTensors : public TensorSource {
     Range whole;
     int64_t local_begin = 0;
   };
-  struct Entry {
-    TensorInfo info;
-    int64_t dim = 0;          ///< the sharded one
-    std::vector<Part> parts;  ///< cover the dim without overlap
-  };
+  int64_t dim = 0;            ///< the sharded one
+  std::vector<Part> parts{};  ///< cover the dim without overlap
+};
+
+/// The whole tensors of a job's files. The shapes show how each tensor was sharded: if all shapes
+/// are the whole one, these are copies; if they are those of the model's plan, it was sharded as
+/// the plan says (heads of a fused or shared matrix); if they add up along one dim, in rank order.
+class ShardedTensors : public ListedTensors<JoinedTensor> {
+ public:
+  /// `config` is the model's config.json, for the whole shapes. Throws Error(kFormat), naming the
+  /// tensor and the shapes, if the files do not match each other or the config.
+  ShardedTensors(const ShardFiles& files, const Json& config);
+
+  void read_block(std::string_view name, std::span<const Slice> slices,
+                  std::span<std::byte> out) const override;
+  [[nodiscard]] std::string path() const override { return files_.folder; }
+  [[nodiscard]] std::vector<std::string> file_names() const override { return files_.paths; }
+
+ private:
   struct PlannedShards;
   struct Shard;
-  void add(const std::string& name, const std::vector<Shard>& shards, const PlannedShards& planned);
-  [[nodiscard]] Entry joined(const std::string& name, const std::vector<Shard>& shards,
-                             const PlannedShards& planned) const;
+  [[nodiscard]] JoinedTensor joined(const std::string& name, const std::vector<Shard>& shards,
+                                    const PlannedShards& planned) const;
 
   ShardFiles files_;
   std::vector<TorchFile> open_;
-  std::vector<Entry> entries_;
-  std::unordered_map<std::string, size_t> by_name_;
 };
 
 }  // namespace cleave::inline checkpoint

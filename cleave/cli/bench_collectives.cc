@@ -160,8 +160,7 @@ void print(const Options& options, const std::string& op, int64_t bytes,
               << std::endl;
     return;
   }
-  std::cout << std::left << std::setw(15) << op << std::right << std::setw(12)
-            << bytes_text(static_cast<double>(bytes));
+  std::cout << std::left << std::setw(15) << op << std::right << std::setw(12) << bytes_text(bytes);
   for (const double us : {median, low, high}) {
     std::cout << std::setw(12) << rounded(us, us < 100 ? 2 : 0);
   }

@@ -103,8 +103,8 @@ int run(ConvertOptions& options, Words& words, const Flags& flags) {
   if (words.json) print_json(options, words, report);
   if (words.json || words.quiet) return 0;
   std::cout << options.to << ": " << counted(report.num_tensors, "tensor") << ", "
-            << bytes_text(static_cast<double>(report.bytes)) << " in "
-            << counted(report.num_files, "file") << " (" << words.format << ")";
+            << bytes_text(report.bytes) << " in " << counted(report.num_files, "file") << " ("
+            << words.format << ")";
   if (report.num_wider > 0) {
     std::cout << "; " << counted(report.num_wider, "tensor")
               << " in a type with more bits, as the rows fill no blocks of " << words.dtype;

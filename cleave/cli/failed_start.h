@@ -9,9 +9,9 @@ inline constexpr const char* kCleansUpVariable = "CLEAVE_CLEANS_UP";
 /// Whether a launcher has said so to this process.
 bool launcher_cleans_up();
 
-/// What a run makes in its --out folder before its first step, so that a start that fails leaves
-/// nothing behind. Construct it before the run starts. Cleave's launcher, if it knows the folder,
-/// cleans up when all ranks have ended (kCleansUpVariable); else each rank does.
+/// Removes what a run made in its --out folder if the run fails before its first step. Construct it
+/// before the run starts. If Cleave's launcher knows the folder, it cleans up when all ranks have
+/// ended (kCleansUpVariable); otherwise each rank does.
 class FailedStart {
  public:
   /// Notes what of the folder and its parents exists.

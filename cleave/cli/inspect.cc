@@ -33,10 +33,6 @@ int64_t bytes_of(const std::vector<InspectedTensor>& tensors) {
   return static_cast<int64_t>(bytes);
 }
 
-std::string size_text(int64_t bytes) {
-  return bytes_text(static_cast<double>(bytes));
-}
-
 std::string padded(const std::string& text, size_t width) {
   return text + std::string(text.size() < width ? width - text.size() : 0, ' ') + "  ";
 }
@@ -119,11 +115,11 @@ void print_head(const Inspection& found) {
   if (found.step) std::cout << " of step " << *found.step;
   std::cout << "\n  parameters  " << found.num_parameters() << " ("
             << count_text(static_cast<double>(found.num_parameters())) << "), "
-            << size_text(bytes_of(found.tensors)) << " in "
+            << bytes_text(bytes_of(found.tensors)) << " in "
             << counted(found.tensor_files.size(), "file") << '\n';
   if (!found.optimizer.empty()) {
     std::cout << "  optimizer   " << counted(found.optimizer.size(), "tensor") << ", "
-              << size_text(bytes_of(found.optimizer)) << '\n';
+              << bytes_text(bytes_of(found.optimizer)) << '\n';
   }
   if (!found.run_checkpoints.empty()) {
     std::cout << "  run         " << counted(found.run_checkpoints.size(), "checkpoint") << ':';
@@ -174,8 +170,7 @@ void print_tensors(const std::vector<InspectedTensor>& tensors) {
   std::cout << "tensors (" << tensors.size() << ")\n";
   for (const InspectedTensor& tensor : tensors) {
     std::cout << "  " << padded(tensor.name, name_width) << padded(tensor.type, 4)
-              << padded(shape_text(tensor.shape), shape_width)
-              << size_text(static_cast<int64_t>(tensor.bytes)) << '\n';
+              << padded(shape_text(tensor.shape), shape_width) << bytes_text(tensor.bytes) << '\n';
   }
 }
 

@@ -117,7 +117,7 @@ std::vector<std::string> machine_problems(const Object& facts) {
   }
   const auto disk = limits.at("disk_free_bytes").get<int64_t>();
   if (disk >= 0 && disk < kLittleDisk) {
-    problems.push_back("only " + bytes_text(static_cast<double>(disk)) +
+    problems.push_back("only " + bytes_text(disk) +
                        " of disk space are free in this folder; a checkpoint may not fit");
   }
   if (limits.at("file_size").is_number()) {

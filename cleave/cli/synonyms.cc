@@ -145,7 +145,7 @@ constexpr Synonym kSynonyms[] = {
     {"config", "config-file"},
 };
 
-// Flags of other programs for what works without one here, or not at all.
+// Flags of other programs for what needs no flag here, or does not exist here.
 struct Advice {
   std::string_view names;  // separated by spaces
   std::string_view text;

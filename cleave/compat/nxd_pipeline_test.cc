@@ -358,22 +358,6 @@ TEST(NxDPPModel, GroupWithoutACall_IsRefusedByName) {
   });
 }
 
-// The vocabulary projection costs more than the blocks, so by cost the last stage has no block.
-TEST(NxDPPModel, PartitionByCost_IsNoSlowerThanTheRule) {
-  const Json config = Json::parse(
-      R"json({"model_type": "llama", "vocab_size": 128256, "hidden_size": 64,
-      "intermediate_size": 172, "num_hidden_layers": 8, "num_attention_heads": 4,
-      "num_key_value_heads": 4, "max_position_embeddings": 16})json",
-      "config.json");
-  const auto model = make_model(config);
-  model->name_tree();
-  const auto sequence = model->sequence();
-  const auto costs = layer_costs(sequence);
-  const double by_rule = slowest_stage(costs, even_stages(sequence, blocks_of(sequence), 4));
-  const double by_cost = slowest_stage(costs, balanced_stages(costs, 4));
-  EXPECT_LT(by_cost, by_rule);
-}
-
 TEST(NxDPPModel, TraceFile_HasEveryActionOfTheFirstStep) {
   const test::TempFolder folder;
   const std::string path = (folder / "trace.json").string();

@@ -98,7 +98,7 @@ Batch Batch::rows(int64_t begin, int64_t end) const {
 
 Batch Batch::to(at::Device device) const {
   const auto moved = [&](const at::Tensor& tensor) {
-    // Pageable memory: libtorch copies it aside before it returns, so it may be freed.
+    // The memory is pageable, so it is copied before the call returns and may then be freed.
     return tensor.defined() ? tensor.to(device, /*non_blocking=*/true) : tensor;
   };
   return {.ids = moved(ids),

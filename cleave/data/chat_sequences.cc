@@ -3,16 +3,12 @@
 #include <algorithm>
 
 #include "cleave/base/error.h"
+#include "cleave/data/dataset_kinds.h"
 
 namespace cleave::inline data {
 
 void check_ids(const TokenizedChat& chat, const DatasetOptions& options, const std::string& place) {
-  for (const int64_t id : chat.ids) {
-    CLEAVE_CHECK(options.vocab_size == 0 || id < options.vocab_size, Code::kFormat, place,
-                 ": the tokenizer (", options.tokenizer->kind(), ") gives id ", id,
-                 ", the model's vocabulary has ", options.vocab_size,
-                 "; use the tokenizer of the model");
-  }
+  for (const int64_t id : chat.ids) check_id(id, options, place);
 }
 
 int64_t truncate(TokenizedChat& chat, int64_t seq_len) {

@@ -51,9 +51,7 @@ std::shared_ptr<const Dataset> chat_dataset(const DatasetOptions& options, const
                                             ChatCounts* counts) {
   CLEAVE_CHECK(options.task == Task::kLm, Code::kUsage, options.files.front(),
                " holds conversations, which only models for task lm learn");
-  CLEAVE_CHECK(options.tokenizer != nullptr, Code::kUsage, options.files.front(),
-               " holds conversations, which need a tokenizer; the model has none, so give one with "
-               "--tokenizer DIR or --tokenizer bytes");
+  require_tokenizer(options, "holds conversations, which need");
   auto dataset = std::make_shared<ChatDataset>(options);
   ChatReader reader(options.tokenizer, chat);
   for (const std::string& file : options.files) {

@@ -95,10 +95,7 @@ class ClassifiedDataset final : public Dataset {
         encode_batch(*options_.tokenizer, std::span(&text, 1), {},
                      {.truncation = Truncation::kOnlyFirst, .max_length = options_.seq_len});
     for (const int64_t id : row.input_ids.front()) {
-      CLEAVE_CHECK(options_.vocab_size == 0 || id < options_.vocab_size, Code::kFormat, at,
-                   ": the tokenizer (", options_.tokenizer->kind(), ") gives id ", id,
-                   ", the model's vocabulary has ", options_.vocab_size,
-                   "; use the tokenizer of the model");
+      check_id(id, options_, at);
       ids_.push_back(static_cast<int32_t>(id));
     }
     CLEAVE_CHECK(static_cast<int64_t>(ids_.size()) > starts_.back(), Code::kFormat, at,
@@ -215,9 +212,7 @@ std::shared_ptr<const Dataset> classified_dataset(const DatasetOptions& options)
                                         .num_classes = static_cast<int64_t>(options.classes.size()),
                                         .cache_folder = options.cache_folder});
   }
-  CLEAVE_CHECK(options.tokenizer != nullptr, Code::kUsage, options.files.front(),
-               " holds texts, which need a tokenizer; the model has none, so give one with "
-               "--tokenizer DIR or --tokenizer bytes");
+  require_tokenizer(options, "holds texts, which need");
   auto dataset = std::make_shared<ClassifiedDataset>(options);
   for (const std::string& file : options.files) {
     for_each_labelled(file, [&](const std::string& text, const std::string& label,

@@ -45,23 +45,29 @@ void refuse_tables(const DatasetOptions& options) {
 
 /// The ids of text files.
 std::vector<TokenizedFile> tokenized_files(const DatasetOptions& options, FileKind kind) {
-  CLEAVE_CHECK(options.tokenizer != nullptr, Code::kUsage, options.files.front(), " is ",
-               name(kind),
-               ", which needs a tokenizer; the model has none, so give one with "
-               "--tokenizer DIR or --tokenizer bytes");
+  require_tokenizer(options, str("is ", name(kind), ", which needs"));
   std::vector<TokenizedFile> out;
   for (const std::string& file : options.files) {
     out.push_back(tokenized_file(file, kind, *options.tokenizer, options.cache_folder));
-    const int64_t max_id = out.back().ids.max_id();
-    CLEAVE_CHECK(options.vocab_size == 0 || max_id < options.vocab_size, Code::kFormat, file,
-                 ": the tokenizer (", options.tokenizer->kind(), ") gives id ", max_id,
-                 ", the model's vocabulary has ", options.vocab_size,
-                 "; use the tokenizer of the model");
+    check_id(out.back().ids.max_id(), options, file);
   }
   return out;
 }
 
 }  // namespace
+
+void require_tokenizer(const DatasetOptions& options, std::string_view need) {
+  CLEAVE_CHECK(options.tokenizer != nullptr, Code::kUsage, options.files.front(), " ", need,
+               " a tokenizer; the model has none, so give one with --tokenizer DIR or "
+               "--tokenizer bytes");
+}
+
+void check_id(int64_t id, const DatasetOptions& options, const std::string& place) {
+  CLEAVE_CHECK(options.vocab_size == 0 || id < options.vocab_size, Code::kFormat, place,
+               ": the tokenizer (", options.tokenizer->kind(), ") gives id ", id,
+               ", the model's vocabulary has ", options.vocab_size,
+               "; use the tokenizer of the model");
+}
 
 std::vector<int64_t> labels_of(const Sample& sample) {
   if (!sample.labels.empty() || sample.attention_mask.empty()) {

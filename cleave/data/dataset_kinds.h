@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cleave/chat/chat_reader.h"
@@ -12,6 +13,13 @@
 #include "cleave/text/json.h"
 
 namespace cleave::inline data {
+
+/// Throws Error(kUsage), "FILE NEED a tokenizer; ...", if there is none. `need`: "holds texts,
+/// which need".
+void require_tokenizer(const DatasetOptions& options, std::string_view need);
+
+/// Throws Error(kFormat) with `place` if the tokenizer gave an id outside the model's vocabulary.
+void check_id(int64_t id, const DatasetOptions& options, const std::string& place);
 
 struct RowsOptions {
   int64_t vocab_size = 0;      ///< ids lie in [0, vocab_size); 0: any id below 2^31

@@ -67,9 +67,7 @@ std::string PairCounts::warning(int64_t seq_len) const {
 std::shared_ptr<const Dataset> pair_dataset(
     const DatasetOptions& options, const std::shared_ptr<const ChatTemplate>& chat_template,
     PairCounts* counts) {
-  CLEAVE_CHECK(options.tokenizer != nullptr, Code::kUsage, options.files.front(),
-               " holds preferences, which need a tokenizer; the model has none, so give one with "
-               "--tokenizer DIR or --tokenizer bytes");
+  require_tokenizer(options, "holds preferences, which need");
   auto dataset = std::make_shared<PairDataset>(options);
   PairReader reader(options.tokenizer, chat_template);
   for (const std::string& file : options.files) {

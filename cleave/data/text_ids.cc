@@ -13,7 +13,7 @@ namespace {
 
 /// Text on each side of a place whose ids are compared: far more than a word and its neighbours.
 constexpr size_t kWindow = 4096;
-/// Places that are tried before more text is read: some tokenizers allow none.
+/// Places to try before more text is read: with some tokenizers no place is good.
 constexpr int kMostTries = 8;
 
 /// Refuses text that is not UTF-8. Training on the bytes of a picture or an archive would otherwise

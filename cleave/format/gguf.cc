@@ -334,7 +334,6 @@ Gguf Gguf::open(const fs::path& path) {
     gguf.metadata_.fail(kCount, str("it is ", gguf.metadata_.int_at(kCount), "; the ", paths.size(),
                                     " parts have ", gguf.tensors_.size()));
   }
-  gguf.index_tensors();
   return gguf;
 }
 
@@ -344,26 +343,10 @@ void Gguf::add_part(File file, std::vector<GgufTensor> tensors) {
                "; expected at most ", kMaxGgufEntries);
   for (GgufTensor& tensor : tensors) {
     tensor.part = files_.size();
-    tensors_.push_back(std::move(tensor));
+    CLEAVE_CHECK(add(std::move(tensor)) == nullptr, Code::kFormat, file.path(), ": tensor '",
+                 tensors_.back().name, "' is there twice");
   }
   files_.push_back(std::move(file));
-}
-
-void Gguf::index_tensors() {
-  for (size_t i = 0; i < tensors_.size(); ++i) {
-    const bool added = by_name_.emplace(tensors_[i].name, i).second;
-    CLEAVE_CHECK(added, Code::kFormat, files_[tensors_[i].part].path(), ": tensor '",
-                 tensors_[i].name, "' is there twice");
-  }
-}
-
-std::vector<TensorInfo> Gguf::list() const {
-  return {tensors_.begin(), tensors_.end()};
-}
-
-const GgufTensor* Gguf::find(std::string_view name) const {
-  const auto at = by_name_.find(name);
-  return at == by_name_.end() ? nullptr : &tensors_[at->second];
 }
 
 std::vector<std::string> Gguf::file_names() const {
@@ -374,7 +357,7 @@ std::vector<std::string> Gguf::file_names() const {
 
 void Gguf::read_block(std::string_view name, std::span<const Slice> slices,
                       std::span<std::byte> out) const {
-  const auto& tensor = static_cast<const GgufTensor&>(at(name));  // from find(): the cast is safe
+  const GgufTensor& tensor = at(name);
   if (is_quantized(tensor.type)) return read_decoded(tensor, slices, out);
   const StoredElements elements = {tensor.begin, item_bytes(tensor.dtype), tensor.shape};
   read_elements(files_[tensor.part], elements, slices, out, str("tensor '", tensor.name, "'"));
@@ -389,7 +372,7 @@ std::optional<Int4Layout> Gguf::int4_layout(std::string_view name) const {
 }
 
 void Gguf::read_int4(std::string_view name, const Int4Block& block, const Int4Memory& out) const {
-  const auto& tensor = static_cast<const GgufTensor&>(at(name));  // from find(): the cast is safe
+  const GgufTensor& tensor = at(name);
   const Int4Layout layout = int4_layout(name).value();
   const GgufBlock stored = block_of(tensor.type);
   const auto bytes = static_cast<size_t>(stored.bytes);

@@ -128,7 +128,7 @@ inline constexpr int64_t kGgufAlignment = 32;  ///< the default
 /// Opening reads the headers only. The tensors of a file must follow each other as the
 /// specification lays them out: each at the next multiple of the alignment, up to the end of the
 /// file. Any number of threads may read.
-class Gguf : public TensorSource {
+class Gguf : public ListedTensors<GgufTensor> {
  public:
   /// `path` is the file, or the first part, whose other parts lie beside it. Throws Error(kIo) if
   /// a file cannot be opened or a part is missing, Error(kFormat) for anything that the format
@@ -138,10 +138,7 @@ class Gguf : public TensorSource {
 
   /// Of the first part.
   [[nodiscard]] const GgufMetadata& metadata() const { return metadata_; }
-  [[nodiscard]] const std::vector<GgufTensor>& tensors() const { return tensors_; }
 
-  [[nodiscard]] std::vector<TensorInfo> list() const override;
-  [[nodiscard]] const GgufTensor* find(std::string_view name) const override;
   void read_block(std::string_view name, std::span<const Slice> slices,
                   std::span<std::byte> out) const override;
   /// Of Q4_0 and Q4_K.
@@ -156,12 +153,9 @@ class Gguf : public TensorSource {
   void read_decoded(const GgufTensor& tensor, std::span<const Slice> slices,
                     std::span<std::byte> out) const;
   void add_part(File file, std::vector<GgufTensor> tensors);
-  void index_tensors();
 
   std::vector<File> files_;
   GgufMetadata metadata_;
-  std::vector<GgufTensor> tensors_;
-  std::unordered_map<std::string_view, size_t> by_name_;
 };
 
 /// Whether the path is a file whose name ends in ".gguf".

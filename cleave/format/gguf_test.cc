@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/format/gguf_writer.h"
+#include "tests/support/gguf_bytes.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
@@ -19,19 +20,10 @@ namespace cleave::gguf_test {
 namespace {
 
 using test::TempFolder;
+using test::gguf::number;
+using test::gguf::text;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-/// Little-endian bytes, written here from the specification.
-std::string number(uint64_t value, size_t bytes) {
-  std::string out;
-  for (size_t i = 0; i < bytes; ++i) out.push_back(static_cast<char>(value >> (8 * i)));
-  return out;
-}
-
-std::string text(const std::string& value) {
-  return number(value.size(), 8) + value;
-}
 
 std::vector<std::byte> bytes_of(const std::string& text) {
   std::vector<std::byte> bytes(text.size());

@@ -29,13 +29,10 @@ Safetensors Safetensors::open(const fs::path& path, std::string_view stem) {
     std::set<std::string> names;
     for (const auto& [tensor, file] : weight_map) names.insert(file);
     for (const std::string& name : names) set.add_file(open_indexed(index, name), name);
-    set.index_names();
     std::map<std::string, std::string> found;
     for (const StoredTensor& t : set.tensors_) found[t.name] = set.files_[t.file].name;
     check_weight_map(weight_map, found, index.string());
-    return set;
   }
-  set.index_names();
   return set;
 }
 
@@ -47,33 +44,13 @@ void Safetensors::add_file(File file, std::string name) {
   std::string json(header_size, '\0');
   file.read_at(8, std::as_writable_bytes(std::span(json)));
   SafetensorsHeader header = parse_safetensors_header(json, size, file.path());
-  for (StoredTensor& tensor : header.tensors) {
-    tensor.file = files_.size();
-    tensors_.push_back(std::move(tensor));
-  }
   files_.push_back({std::move(name), 8 + header_size, std::move(header.metadata), std::move(file)});
-}
-
-void Safetensors::index_names() {
-  for (size_t i = 0; i < tensors_.size(); ++i) {
-    const auto [at, added] = by_name_.emplace(tensors_[i].name, i);
-    CLEAVE_CHECK(added, Code::kFormat, path_, ": tensor '", tensors_[i].name, "' is both in ",
-                 files_[tensors_[at->second].file].name, " and in ", files_[tensors_[i].file].name);
+  for (StoredTensor& tensor : header.tensors) {
+    tensor.file = files_.size() - 1;
+    const StoredTensor* earlier = add(std::move(tensor));
+    CLEAVE_CHECK(earlier == nullptr, Code::kFormat, path_, ": tensor '", tensors_.back().name,
+                 "' is both in ", files_[earlier->file].name, " and in ", files_.back().name);
   }
-}
-
-const StoredTensor* Safetensors::find(std::string_view name) const {
-  const auto at = by_name_.find(name);
-  return at == by_name_.end() ? nullptr : &tensors_[at->second];
-}
-
-const StoredTensor& Safetensors::at(std::string_view name) const {
-  return static_cast<const StoredTensor&>(
-      TensorSource::at(name));  // from find(), so the cast is safe
-}
-
-std::vector<TensorInfo> Safetensors::list() const {
-  return {tensors_.begin(), tensors_.end()};
 }
 
 std::vector<std::string> Safetensors::file_names() const {

@@ -6,7 +6,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "cleave/base/range.h"
@@ -28,27 +27,20 @@ struct TensorFile {
 ///
 /// Opening reads only the headers. Data is read with pread, not mmap, so a file that is truncated
 /// meanwhile gives Error(kFormat), not SIGBUS. Any number of threads may read.
-class Safetensors : public TensorSource {
+class Safetensors : public ListedTensors<StoredTensor> {
  public:
   /// `path` is a file, or a folder with STEM.safetensors, or with STEM.safetensors.index.json and
   /// the files that it names. Throws Error(kIo) if none of these exists, Error(kFormat) if a file
   /// is invalid or the index does not match its files.
   static Safetensors open(const std::filesystem::path& path, std::string_view stem = "model");
 
-  /// In order of file and offset. Names are unique.
-  [[nodiscard]] const std::vector<StoredTensor>& tensors() const { return tensors_; }
   [[nodiscard]] const std::vector<TensorFile>& files() const { return files_; }
-  /// The tensor of this name, or null.
-  [[nodiscard]] const StoredTensor* find(std::string_view name) const override;
-  /// The tensor of this name; throws Error(kFormat) with the nearest names if there is none.
-  [[nodiscard]] const StoredTensor& at(std::string_view name) const;
 
   /// Reads a block (the intersection of the slices; without slices the whole tensor), row-major,
   /// into `out` of block_bytes() bytes. Reads only these bytes and small gaps between them.
   void read_block(const StoredTensor& tensor, std::span<const Slice> slices,
                   std::span<std::byte> out) const;
 
-  [[nodiscard]] std::vector<TensorInfo> list() const override;
   void read_block(std::string_view name, std::span<const Slice> slices,
                   std::span<std::byte> out) const override {
     read_block(at(name), slices, out);
@@ -58,12 +50,9 @@ class Safetensors : public TensorSource {
 
  private:
   void add_file(File file, std::string name);
-  void index_names();
 
   std::string path_;
   std::vector<TensorFile> files_;
-  std::vector<StoredTensor> tensors_;
-  std::unordered_map<std::string_view, size_t> by_name_;
 };
 
 /// Whether `folder` has STEM.safetensors or its index.

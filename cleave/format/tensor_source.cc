@@ -53,6 +53,14 @@ uint64_t block_bytes(const TensorInfo& tensor, std::span<const Slice> slices) {
   return BlockWalk(tensor.shape, item_bytes(tensor.dtype), slices).bytes();
 }
 
+uint64_t checked_block_bytes(const TensorInfo& tensor, std::span<const Slice> slices,
+                             std::span<const std::byte> out) {
+  const uint64_t bytes = block_bytes(tensor, slices);
+  CLEAVE_CHECK(bytes == out.size(), Code::kUsage, tensor.name, ": the block has ", bytes,
+               " bytes; the memory for it ", out.size());
+  return bytes;
+}
+
 std::unique_ptr<TensorSource> open_tensors(const fs::path& path, std::string_view stem) {
   if (is_gguf(path)) return std::make_unique<Gguf>(Gguf::open(path));
   const bool is_folder = fs::is_directory(path);

@@ -9,6 +9,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "cleave/base/range.h"
@@ -64,8 +66,47 @@ class TensorSource {
   [[nodiscard]] virtual std::vector<std::string> file_names() const = 0;
 };
 
+/// A source that keeps a list of its tensors. T is TensorInfo or derived from it.
+template <typename T>
+class ListedTensors : public TensorSource {
+ public:
+  /// As list(), with all that the source knows of a tensor.
+  [[nodiscard]] const std::vector<T>& tensors() const { return tensors_; }
+  [[nodiscard]] std::vector<TensorInfo> list() const override {
+    return {tensors_.begin(), tensors_.end()};
+  }
+  [[nodiscard]] const T* find(std::string_view name) const override {
+    const auto place = places_.find(name);
+    return place == places_.end() ? nullptr : &tensors_[place->second];
+  }
+  /// As TensorSource::at().
+  [[nodiscard]] const T& at(std::string_view name) const {
+    return static_cast<const T&>(TensorSource::at(name));  // from find(), so the cast is safe
+  }
+
+ protected:
+  /// Appends a tensor. Returns the earlier tensor of its name, which find() returns, or null.
+  const T* add(T tensor) {
+    const auto [place, is_new] = places_.try_emplace(tensor.name, tensors_.size());
+    tensors_.push_back(std::move(tensor));
+    return is_new ? nullptr : &tensors_[place->second];
+  }
+
+  std::vector<T> tensors_;
+
+ private:
+  struct NameHash {
+    using is_transparent = void;
+    size_t operator()(std::string_view name) const { return std::hash<std::string_view>()(name); }
+  };
+  std::unordered_map<std::string, size_t, NameHash, std::equal_to<>> places_;  // in tensors_
+};
+
 /// Size in bytes of the block that read_block() reads.
 uint64_t block_bytes(const TensorInfo& tensor, std::span<const Slice> slices);
+/// The same; throws Error(kUsage) unless it is the size of `out`.
+uint64_t checked_block_bytes(const TensorInfo& tensor, std::span<const Slice> slices,
+                             std::span<const std::byte> out);
 
 /// Opens a file or a model folder with STEM.safetensors or pytorch_model.bin, each a single file or
 /// several with an index; safetensors is preferred. Throws Error(kIo) if there is none of them,

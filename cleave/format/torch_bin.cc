@@ -62,38 +62,25 @@ TorchBin TorchBin::open(const fs::path& path) {
     set.add_file(TorchFile(open_indexed(index, name)), name);
   }
   std::map<std::string, std::string> found;
-  for (const Entry& entry : set.entries_) found[entry.info.name] = set.names_[entry.file];
+  for (const TorchBinTensor& t : set.tensors_) found[t.name] = set.names_[t.file];
   check_weight_map(weight_map, found, index.string());
   return set;
 }
 
 void TorchBin::add_file(TorchFile file, std::string name) {
-  for (auto& [key, tensor] : state_dict_tensors(file.value(), file.path())) {
-    const auto [at, added] = by_name_.emplace(key, entries_.size());
-    CLEAVE_CHECK(added, Code::kFormat, path_, ": tensor '", key, "' is both in ",
-                 names_[entries_[at->second].file], " and in ", name);
-    entries_.push_back({{key, tensor.dtype, tensor.shape}, tensor, files_.size()});
+  names_.push_back(std::move(name));
+  for (const auto& [key, saved] : state_dict_tensors(file.value(), file.path())) {
+    const TorchBinTensor* earlier = add({{key, saved.dtype, saved.shape}, saved, files_.size()});
+    CLEAVE_CHECK(earlier == nullptr, Code::kFormat, path_, ": tensor '", key, "' is both in ",
+                 names_[earlier->file], " and in ", names_.back());
   }
   files_.push_back(std::move(file));
-  names_.push_back(std::move(name));
-}
-
-std::vector<TensorInfo> TorchBin::list() const {
-  std::vector<TensorInfo> list;
-  for (const Entry& entry : entries_) list.push_back(entry.info);
-  return list;
-}
-
-const TensorInfo* TorchBin::find(std::string_view name) const {
-  const auto at = by_name_.find(std::string(name));
-  return at == by_name_.end() ? nullptr : &entries_[at->second].info;
 }
 
 void TorchBin::read_block(std::string_view name, std::span<const Slice> slices,
                           std::span<std::byte> out) const {
-  (void)at(name);
-  const Entry& entry = entries_[by_name_.at(std::string(name))];
-  files_[entry.file].read_block(entry.tensor, slices, out);
+  const TorchBinTensor& tensor = at(name);
+  files_[tensor.file].read_block(tensor.saved, slices, out);
 }
 
 bool has_torch_bin(const fs::path& folder) {

@@ -15,16 +15,16 @@ namespace cleave::inline generation {
 /// with no special token.
 std::optional<int64_t> stop_id(const Tokenizer& tokenizer, const std::string& end);
 
-/// The text of a growing answer up to a text that ends it, which may come in parts.
+/// The text of an answer that comes in parts, up to a text that ends it.
 class AnswerText {
  public:
   /// With an empty `end`, no text ends the answer.
   explicit AnswerText(std::string end) : end_(std::move(end)) {}
 
-  /// Adds text. Returns what can be printed: all that is before the end, and cannot be a part of
-  /// it.
+  /// Adds a part. Returns the text that can be printed now: before the end, and without a tail that
+  /// may be the beginning of the end.
   std::string push(const std::string& text);
-  /// What was held back because it might have been a part of the end.
+  /// The text that was held back because it might have begun the end.
   std::string finish();
 
   /// Whether the end has come.

@@ -22,7 +22,7 @@ Runnable reference_of(const EvalOptions& options, const Runnable& runnable);
 /// the same on all ranks. Runs `batch_size` pairs at a time and calls `on_pairs` with the number of
 /// finished ones. Throws Error(kShape) for a sequence longer than the model's positions.
 Tensor pair_log_probs(Model& model, const Axis& tp, const Dataset& pairs, int64_t batch_size,
-                      const std::function<void(int64_t)>& on_pairs = {});
+                      const std::function<void(int64_t)>& on_pairs);
 
 /// Means over pairs.
 struct PreferenceScore {

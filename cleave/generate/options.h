@@ -197,7 +197,7 @@ inline std::vector<Section> sections(EvalOptions& o) {
              "required"},
             task(&o.task, "task that is measured; dpo measures preferences"),
             dpo_beta(&o.dpo_beta),
-            {&o.reference, "reference", "DIR", "model with which --task dpo compares",
+            {&o.reference, "reference", "DIR", "reference model of --task dpo",
              "an adapter's base model"},
             tokenizer(&o.tokenizer),
             {&o.seq_len, "seq-len", "N", "tokens per sequence", "the run's, else 256", kLength},

@@ -21,8 +21,8 @@ Range flat_shard(int64_t size, int rank, int num_ranks);
 /// Intersection of two ranges; begin = end when it is empty.
 Range common(Range a, Range b);
 
-/// A part of a sharded dim and where a rank's local tensor, which holds its ranges one after the
-/// other, has it.
+/// A range of a sharded dim, and its place in a rank's local tensor, which holds the rank's ranges
+/// one after the other.
 struct ShardPiece {
   Range whole;        ///< indices of the whole dim
   int64_t local = 0;  ///< of the first of them in the local dim

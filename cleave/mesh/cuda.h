@@ -26,8 +26,8 @@ class Cuda {
   [[nodiscard]] virtual int num_gpus() const = 0;
   /// "NVIDIA H100 80GB HBM3, 79.1 GiB".
   [[nodiscard]] virtual std::string describe(int gpu) const = 0;
-  /// Bytes that no other GPU has, of this host or another one; by default its number, for devices
-  /// of one host. Their count is the same for all GPUs.
+  /// Identifies the GPU among those of all hosts; equally long for all of them. The default, its
+  /// number, is for devices of one host.
   [[nodiscard]] virtual std::string uuid(int gpu) const { return {static_cast<char>(gpu)}; }
   /// Makes `gpu` the current device of the calling rank thread. The rank's groups
   /// then use NCCL for GPU memory, or what gpu_sharing() says. A collective of NCCL that takes

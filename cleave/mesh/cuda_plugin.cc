@@ -58,8 +58,8 @@ class NcclGroup : public C10dGroup {
             place.device, group.name()),
         place_(place) {}
   ~NcclGroup() override {
-    // shutdown() waits for the peers. They may be gone after a failure, and only the rank's own
-    // thread knows whether one unwinds it.
+    // shutdown() waits for the peers, which may be gone after a failure. Only the rank's own thread
+    // can tell whether an exception is in flight.
     const bool is_orderly = !is_aborted_ && std::this_thread::get_id() == thread_ &&
                             std::uncaught_exceptions() == num_exceptions_;
     if (is_orderly) {
@@ -127,7 +127,8 @@ void set_nccl_defaults() {
   // the same on all ranks; otherwise two GPUs could wait for each other.
   set_default("NCCL_LAUNCH_ORDER_IMPLICIT", "1");
   if (gpu_sharing() != GpuSharing::kNccl) return;
-  // NCCL refuses two ranks of a host on one GPU, so each is a host, which others reach by sockets.
+  // NCCL refuses two ranks of one host on a GPU, so each rank is a host of its own to NCCL, and
+  // sockets connect them.
   set_default("NCCL_HOSTID", str("cleave-", getpid()).c_str());
   for (const char* const other : {"NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE"}) {
     set_default(other, "1");

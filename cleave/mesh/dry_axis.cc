@@ -71,10 +71,6 @@ DryTraffic sum_of(const DryCalls& calls) {
   return all;
 }
 
-DryTraffic dry_traffic(const Axis& axis) {
-  return sum_of(dry_calls(axis));
-}
-
 DryCalls dry_calls(const Axis& axis) {
   const auto* group = dynamic_cast<const DryGroup*>(axis.group().get());
   return group == nullptr ? DryCalls{} : group->calls();

@@ -24,10 +24,7 @@ using DryCalls = std::map<std::string, DryTraffic>;
 /// The traffic of all kinds together.
 DryTraffic sum_of(const DryCalls& calls);
 
-/// Traffic of a dry axis since its creation; zeros for other axes.
-DryTraffic dry_traffic(const Axis& axis);
-
-/// The same by kind; nothing for other axes.
+/// Traffic of a dry axis since its creation; nothing for other axes.
 DryCalls dry_calls(const Axis& axis);
 
 }  // namespace cleave::inline mesh

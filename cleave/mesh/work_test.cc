@@ -80,7 +80,7 @@ TEST(Work, GroupsWithoutAsyncSupport_RunImmediatelyAndAreCounted) {
   const Axis dry = dry_axis("dp", 0, 2);
   const Tensor shape = at::empty({10}, at::dtype(at::kFloat).device(at::kMeta));
   Work work = start_all_reduce(dry, shape, "dry");
-  EXPECT_EQ(dry_traffic(dry).bytes, 40);
+  EXPECT_EQ(sum_of(dry_calls(dry)).bytes, 40);
   EXPECT_TRUE(work.wait().is_same(shape));
   test::on_ranks(2, [](const Axis& axis) {
     const auto counting = std::make_shared<test::CountingGroup>(axis.group());

@@ -31,12 +31,6 @@ Tensor largest_of_ranks(const Linear& layer, const Tensor& values) {
   return layer.weight()->axis().all_reduce(values, layer.path(), ReduceOp::kMax);
 }
 
-void check_finite(const Linear& layer, std::string_view form, const Tensor& values) {
-  CLEAVE_CHECK(values.isfinite().all().item<bool>(), Code::kNumerics, layer.weight()->name(),
-               " has a NaN or infinity, which ", form,
-               " cannot represent; check the file that it was read from");
-}
-
 /// Whether a group of 32 inputs is divided among ranks.
 bool divides_groups(const Linear& layer) {
   if (!layer.is_row_split()) return false;
@@ -75,12 +69,18 @@ Int4Rows rounded_rows(const Linear& layer, const Tensor& rows, bool has_mins) {
     bounds.high = largest_of_groups(layer, bounds.high);
     bounds.low = largest_of_groups(layer, bounds.low.neg()).neg();
   }
-  check_finite(layer, "int4", bounds.high);
-  check_finite(layer, "int4", bounds.low);
+  check_weight_finite(bounds.high, layer.weight()->name(), "int4");
+  check_weight_finite(bounds.low, layer.weight()->name(), "int4");
   return cleave::to_int4(groups, bounds, has_mins, layer.weight()->name());
 }
 
 }  // namespace
+
+void check_weight_finite(const Tensor& values, const std::string& weight, std::string_view form) {
+  CLEAVE_CHECK(values.isfinite().all().item<bool>(), Code::kNumerics, weight,
+               " has a NaN or infinity, which ", form,
+               " cannot represent; check the file that it was read from");
+}
 
 bool to_rows(Linear& layer) {
   if (!layer.is_transposed()) return false;
@@ -104,7 +104,7 @@ bool to_int8(Linear& layer) {
   const bool is_row_split = layer.is_row_split();
   Tensor largest = largest_of_rows(weight);
   if (is_row_split) largest = largest_of_ranks(layer, largest);
-  check_finite(layer, "int8", largest);
+  check_weight_finite(largest, layer.weight()->name(), "int8");
   layer.set_product([&layer, is_row_split, matrix = cleave::to_int8(weight, largest)](
                         const Tensor& x, const auto& bias) {
     return int8_linear(x, matrix, bias,

@@ -4,6 +4,10 @@
 
 namespace cleave::inline nn {
 
+/// Throws Error(kNumerics), naming the weight and its new form ("int8"), if one of its values, or
+/// of the largest of its groups, is not finite.
+void check_weight_finite(const Tensor& values, const std::string& weight, std::string_view form);
+
 // Forms of a Linear's weight that only inference uses. From the call on, forward multiplies a copy
 // in the form instead of the weight, whose memory may be freed. Each returns whether it applies.
 

@@ -8,6 +8,6 @@ namespace cleave::inline nn {
 Tensor initial_value_on(at::Device device, const Parameter& p, uint64_t seed, at::ScalarType dtype);
 
 /// materialize() and move_to(), with the initial values made on the device.
-void materialize_on(at::Device device, Layer& model, const MaterializeOptions& options = {});
+void materialize_on(at::Device device, Layer& model, const MaterializeOptions& options);
 
 }  // namespace cleave::inline nn

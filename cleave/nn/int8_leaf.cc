@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/kernels/int8_weight.h"
+#include "cleave/nn/inference_weight.h"
 
 namespace cleave::inline nn {
 
@@ -37,9 +38,7 @@ void fill_int8(Parameter& parameter, const Tensor& part) {
   if (parameter.is_split() && parameter.split_dim() != row_dim) {
     largest = parameter.axis().all_reduce(largest, site, ReduceOp::kMax);
   }
-  CLEAVE_CHECK(
-      largest.isfinite().all().item<bool>(), Code::kNumerics, parameter.name(),
-      " has a NaN or infinity, which int8 cannot represent; check the file that it was read from");
+  check_weight_finite(largest, parameter.name(), "int8");
   const Tensor scales = int8_scales(largest);
   const Tensor of_each =
       parameter.is_flat() ? scales.index_select(0, rows) : scales.unsqueeze(1 - row_dim);

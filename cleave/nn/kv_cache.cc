@@ -37,7 +37,7 @@ std::pair<Tensor, Tensor> KvCache::extend(std::string_view layer, const Tensor& 
 
 std::pair<Tensor, Tensor> KvCache::storage(std::string_view layer) const {
   const auto found = entries_.find(layer);
-  if (found == entries_.end()) CLEAVE_BUG("the KV cache has nothing of ", layer);
+  if (found == entries_.end()) CLEAVE_BUG("the KV cache has no keys of ", layer);
   return {found->second.k, found->second.v};
 }
 

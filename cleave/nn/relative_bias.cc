@@ -9,7 +9,7 @@
 namespace cleave::inline nn {
 namespace {
 
-/// Buckets of one direction, and those of them that have one distance each.
+/// Number of buckets for one direction, and how many of them hold a single distance.
 struct Buckets {
   int64_t all, exact;
 };

@@ -81,8 +81,8 @@ class Optimizer {
     return has_moments() && !options_.matrices.contains(p.name());
   }
   [[nodiscard]] bool has_ema() const { return options_.ema.has_value(); }
-  /// Exchanges the weights of this rank's leaves and their averages; a second call restores both.
-  /// What forward reads does not follow: refresh it after each call.
+  /// Swaps the weights of this rank's leaves with their averages; a second call restores both. The
+  /// weights that forward reads do not change: refresh them after each call.
   void swap_ema();
   /// Bytes that a step allocates for a while: Muon's largest whole matrix and its products.
   [[nodiscard]] int64_t step_bytes() const;

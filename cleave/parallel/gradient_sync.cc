@@ -119,7 +119,7 @@ void GradientSync::add_bucket(Parameters parameters, const ShardPrecision& preci
   buckets_.back().sums.resize(count);
 }
 
-/// Lets the leaves, which can be other tensors in each step, know who completes their gradients.
+/// Records on the leaves, which can be other tensors in each step, what completes their gradients.
 void GradientSync::record_on_leaves() const {
   for (const auto& p : parameters_) record_sync(*p, data_of(*p));
 }

@@ -179,7 +179,7 @@ void check_actions(const Schedule& schedule) {
     for (const Action& a : schedule.ranks[static_cast<size_t>(rank)]) {
       if (a.stage % shape.num_ranks != rank || a.stage >= schedule.num_stages() ||
           a.micro_batch < 0 || a.micro_batch >= shape.num_micro_batches) {
-        CLEAVE_BUG("rank ", rank, " is to do the ", describe(a));
+        CLEAVE_BUG("rank ", rank, " cannot do an action of its schedule: ", describe(a));
       }
       seen.push_back(a);
     }
@@ -195,8 +195,8 @@ void check_actions(const Schedule& schedule) {
         std::count_if(seen.begin(), seen.end(), [&](const Action& a) { return a.kind == kind; });
     const bool may_lack = kind != Kind::kForward;
     if (count != all && !(may_lack && count == 0)) {
-      CLEAVE_BUG("of the ", all, " actions like the ", describe({.kind = kind}), ", ", count,
-                 " are done");
+      CLEAVE_BUG("a schedule has ", count, " of ", all, " actions like the ",
+                 describe({.kind = kind}));
     }
   }
 }

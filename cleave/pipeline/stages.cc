@@ -150,7 +150,7 @@ Stages balanced_stages(const std::vector<double>& costs, int num_stages) {
   return ranges_up_to(ends);
 }
 
-std::vector<double> layer_costs(const std::vector<Layer*>& sequence, double per_block) {
+std::vector<double> layer_costs(const std::vector<Layer*>& sequence) {
   std::vector<double> costs;
   for (Layer* top : sequence) {
     double cost = 0;
@@ -167,17 +167,7 @@ std::vector<double> layer_costs(const std::vector<Layer*>& sequence, double per_
     }
     costs.push_back(cost);
   }
-  for (const size_t block : blocks_of(sequence)) costs[block] += per_block;
   return costs;
-}
-
-double slowest_stage(const std::vector<double>& costs, const Stages& stages) {
-  double slowest = 0;
-  for (const Range& r : stages) {
-    slowest =
-        std::max(slowest, std::accumulate(costs.begin() + r.begin, costs.begin() + r.end, 0.0));
-  }
-  return slowest;
 }
 
 }  // namespace cleave::inline pipeline

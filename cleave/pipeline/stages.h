@@ -36,11 +36,8 @@ Stages balanced_stages(const std::vector<double>& costs, int num_stages);
 
 /// The cost of each Layer per token of training, in floating point operations: 6 for each element
 /// of a matrix that the token is multiplied with. An embedding lookup is nearly free; a head over
-/// the vocabulary is not, even if its matrix is the embedding's. `per_block` is added to each block
-/// for work without weights: attention's two products, 6 * hidden * seq_len if it is causal.
-std::vector<double> layer_costs(const std::vector<Layer*>& sequence, double per_block = 0);
-
-/// Cost of the most expensive stage.
-double slowest_stage(const std::vector<double>& costs, const Stages& stages);
+/// the vocabulary is not, even if its matrix is the embedding's. The products of attention, which
+/// have no weights, do not count.
+std::vector<double> layer_costs(const std::vector<Layer*>& sequence);
 
 }  // namespace cleave::inline pipeline

@@ -1,5 +1,8 @@
 #include "cleave/pipeline/stages.h"
 
+#include <algorithm>
+#include <numeric>
+
 #include <gmock/gmock.h>
 
 #include "cleave/model/model.h"
@@ -98,6 +101,16 @@ TEST(Stages, WrongCuts_AreRefused) {
   EXPECT_THAT(error_of({"model.layers.0", "lm_head"}), HasSubstr("leave it out"));
 }
 
+/// The cost of the most expensive stage.
+double slowest_stage(const std::vector<double>& costs, const Stages& stages) {
+  double slowest = 0;
+  for (const Range& r : stages) {
+    slowest =
+        std::max(slowest, std::accumulate(costs.begin() + r.begin, costs.begin() + r.end, 0.0));
+  }
+  return slowest;
+}
+
 /// The smallest possible cost of the slowest stage, by trying all stages.
 double best_of_all(const std::vector<double>& costs, size_t begin, int num_stages) {
   double rest = 0;
@@ -132,8 +145,7 @@ TEST(Stages, LayerCosts_CountMatricesAndNotLookUps) {
   const double block = 6.0 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 172 * 64);
   for (const bool tied : {false, true}) {
     const auto model = llama(2, 128, tied);
-    EXPECT_THAT(layer_costs(model->sequence(), 1000),
-                ElementsAre(64, block + 1000, block + 1000, 0, 6.0 * 128 * 64));
+    EXPECT_THAT(layer_costs(model->sequence()), ElementsAre(64, block, block, 0, 6.0 * 128 * 64));
   }
 }
 

@@ -182,7 +182,7 @@ Cluster cluster_of(const Json& json, const MeasureHere& here) {
     if (key != "name" && key != "sources") changed += str(changed.empty() ? "" : ", ", key);
   }
   complete(json, c);
-  // The sources of the base are not those of what the file changes.
+  // The sources of the base do not say where the file's own fields are from.
   if (!changed.empty() && !json.has("sources")) {
     c.sources.push_back(str("from the file, in place of the above: ", changed));
     if (!json.has("base")) c.sources = {str("from the file: ", changed)};

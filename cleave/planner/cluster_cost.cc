@@ -288,7 +288,7 @@ double own_layer_parameters(const TransformerSize& m, const ClusterRun& r) {
   return (m.layer_parameters() - m.expert_parameters()) / r.tp + own_expert_parameters(m, r);
 }
 
-/// Devices that have the same experts, of those that have the same stage.
+/// Number of devices of a stage that have the same experts.
 double expert_copies(const ClusterRun& r) {
   return double{1} * r.dp * r.cp * (r.whole_experts ? r.tp : 1) / r.ep;
 }
@@ -498,7 +498,7 @@ double pipeline_time(const Shape& s) {
 double data_parallel_time(const Shape& s, double forward_s, double backward_s) {
   const LinkGroup group{.size = s.r.dp * s.r.cp, .stride = s.r.tp, .world = s.r.devices()};
   if (group.size == 1) return 0;
-  // Devices with the same experts are ep apart among those that share them out.
+  // Of the devices that share out the experts, every ep-th has the same ones.
   const LinkGroup copies{.size = static_cast<int>(expert_copies(s.r)),
                          .stride = (s.r.whole_experts ? 1 : s.r.tp) * s.r.ep,
                          .world = group.world};

@@ -15,12 +15,11 @@ struct LinkGroup {
 /// other hosts. Half of it is the time of a reduce-scatter or an all-gather.
 double all_reduce_time(const Cluster& c, double bytes, const LinkGroup& group);
 
-/// Seconds to exchange `bytes` of every device of a group, of which each sends an equal part to
-/// each, while the groups beside it do the same.
+/// Seconds of an all-to-all in which every device of a group sends an equal part of `bytes` to each
+/// device, while the groups beside it do the same.
 double all_to_all_time(const Cluster& c, double bytes, const LinkGroup& group);
 
-/// Seconds to send `bytes` from each device of a run of `world` devices to the one `distance`
-/// numbers further, where that is slowest.
+/// Seconds until each device i of a run of `world` devices has sent `bytes` to device i + distance.
 double send_time(const Cluster& c, double bytes, int64_t distance, int64_t world);
 
 }  // namespace cleave::inline planner

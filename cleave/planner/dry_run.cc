@@ -12,10 +12,6 @@ namespace {
 
 using Object = nlohmann::ordered_json;
 
-std::string bytes_of(int64_t bytes) {
-  return bytes_text(static_cast<double>(bytes));
-}
-
 std::string filled(const std::string& text, int width) {
   return str(std::left, std::setw(width), text);
 }
@@ -48,16 +44,16 @@ void print_rank_program(const RankProgram& program, const ParallelConfig& layout
   }
   log_info("weights  ", counted(program.parameters.size(), "parameter"), ", ",
            count_text(static_cast<double>(elements_held(program))), " elements held");
-  log_info("memory   ", bytes_of(m.total()), ": weights ", bytes_of(m.weights), ", optimizer ",
-           bytes_of(m.optimizer), ", gradients ", bytes_of(m.gradients), ", activations ",
-           bytes_of(m.activations));
+  log_info("memory   ", bytes_text(m.total()), ": weights ", bytes_text(m.weights), ", optimizer ",
+           bytes_text(m.optimizer), ", gradients ", bytes_text(m.gradients), ", activations ",
+           bytes_text(m.activations));
   log_info("sent in a step");
   bool sends = false;
   for (const auto& [axis, calls] : program.forecast.calls) {
     for (const auto& [kind, traffic] : calls) {
       log_info("  ", filled(axis, 18), filled(kind, 16), right_aligned(str(traffic.num_calls), 8),
                traffic.num_calls == 1 ? " call  " : " calls ",
-               right_aligned(bytes_of(traffic.bytes), 12));
+               right_aligned(bytes_text(traffic.bytes), 12));
       sends = true;
     }
   }

@@ -117,12 +117,12 @@ Object json_of(const LayoutCandidate& c) {
 }
 
 std::string size(int64_t bytes) {
-  return right_aligned(bytes_text(static_cast<double>(bytes)), 12);
+  return right_aligned(bytes_text(bytes), 12);
 }
 
 std::string sent_text(const char* axis, const DryTraffic& t) {
   if (t.num_calls == 0) return "";
-  return str("  ", axis, " ", bytes_text(static_cast<double>(t.bytes)), " in ", t.num_calls,
+  return str("  ", axis, " ", bytes_text(t.bytes), " in ", t.num_calls,
              t.num_calls == 1 ? " call" : " calls");
 }
 
@@ -139,7 +139,7 @@ void print(const LayoutCandidate& c, int64_t limit) {
              size(m.activations), size(m.total()));
   }
   if (!c.fits) {
-    log_info("too large: a rank may take ", bytes_text(static_cast<double>(limit)));
+    log_info("too large: a rank may take ", bytes_text(limit));
   }
   for (size_t p = 0; p < c.forecast.ranks.size(); ++p) {
     const RankForecast& r = c.forecast.ranks[p];
@@ -153,7 +153,7 @@ void print(const LayoutCandidate& c, int64_t limit) {
 }
 
 void print(const std::vector<LayoutCandidate>& all, int64_t limit) {
-  log_info("a rank may take ", bytes_text(static_cast<double>(limit)));
+  log_info("a rank may take ", bytes_text(limit));
   log_info("       memory        step  layout");
   for (const LayoutCandidate& c : all) {
     if (!c.refused.empty()) {
@@ -303,11 +303,7 @@ void warn_of_length(const PlanOptions& o, const Json& config) {
   }
 }
 
-void plan(const PlanOptions& o) {
-  if (!o.memory.empty()) (void)memory_limit(o.memory);  // before minutes of work
-  if (!o.runs.empty()) return plan_runs(o);
-  const Json config = config_of(o);
-  warn_of_length(o, config);
+void plan_model(const PlanOptions& o, const Json& config) {
   if (!o.cluster.empty()) {
     const auto here = [&](int devices) { return cluster_here(o, devices); };
     return plan_on_cluster(o, config,
@@ -315,6 +311,14 @@ void plan(const PlanOptions& o) {
   }
   if (o.dry_run) return plan_rank(o, config);
   o.ranks == 0 ? plan_one(o, config) : plan_many(o, config);
+}
+
+void plan(const PlanOptions& o) {
+  if (!o.memory.empty()) (void)memory_limit(o.memory);  // before minutes of work
+  if (!o.runs.empty()) return plan_runs(o);
+  const Json config = config_of(o);
+  plan_model(o, config);
+  warn_of_length(o, config);  // last: a model with a table of positions has refused the length
 }
 
 }  // namespace

@@ -30,6 +30,17 @@ TEST(PlanCommand, TimeOfCollectives_IsThereWhereRanksCommunicate) {
   EXPECT_THAT(alone, Not(HasSubstr("collectives")));
 }
 
+TEST(PlanCommand, LengthBeyondTheTableOfPositions_IsRefusedWithoutAWarning) {
+  PlanOptions o;
+  o.model = "bert-tiny";
+  o.vocab_size = 100;
+  o.seq_len = 4096;
+  testing::internal::CaptureStderr();
+  EXPECT_THAT(test::thrown_by([&] { cleave_plan(o); }).what(),
+              HasSubstr("max_position_embeddings="));
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
 TEST(PlanCommand, MemoryThatIsNoSize_IsRefusedBeforeAnyWork) {
   for (const char* memory : {"abc", "9223372036854775808"}) {
     PlanOptions o;

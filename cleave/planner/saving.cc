@@ -91,8 +91,8 @@ class Search {
   [[nodiscard]] const Saving& best() const { return best_; }
 
  private:
-  /// Whether the variant fits; if so, it becomes the best. Until one fits, the best is the
-  /// smallest.
+  /// Tries a variant and returns whether it fits; if so, it becomes the best. Until one fits, the
+  /// best is the smallest.
   bool try_size(const Variant& variant, int64_t size) {
     StepShape step = step_;
     step.micro_batch_size = size;

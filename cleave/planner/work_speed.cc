@@ -277,7 +277,7 @@ Tensor matrices_of(const std::array<int64_t, 3>& sizes, bool is_transposed, at::
                        : at::ones({batch, rows, columns}, type);
 }
 
-/// One product: after itself, and after other memory was used.
+/// Measures a product with its matrices in the caches, and after other memory was used.
 ProductSpeed measured(const MatrixWork& shape, const OtherMemory& other) {
   const at::NoGradGuard no_grad;
   const Tensor a =
@@ -382,9 +382,8 @@ double random_number_s() {
   return median(seconds) / static_cast<double>(numbers.size());
 }
 
-/// Overhead of an operation, as forward and backward of a small layer have it. Before the layer,
-/// as much memory is used as the step uses during as many operations: it replaces what they need in
-/// the nearest caches.
+/// Overhead of an operation, measured in forward and backward of a small layer. Each run first uses
+/// as much other memory as a step does in as many operations, which empties the nearest caches.
 double operation_s(const OtherMemory& other, double bytes_between) {
   const at::AutoGradMode with_grad(true);
   const Tensor w = at::ones({2, 2}).requires_grad_();

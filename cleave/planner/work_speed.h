@@ -36,7 +36,7 @@ struct MemorySpeed {
 /// The time of one product; copies that it needs are kOther.
 struct ProductSpeed {
   KindSeconds near{};  ///< its matrices were just used
-  KindSeconds far{};   ///< they were used long before
+  KindSeconds far{};   ///< they are no longer in the caches
 };
 
 /// How fast one rank of a host does its own work, with its threads, while the others do the same.
@@ -56,7 +56,7 @@ struct WorkSpeed {
   /// reading them near. Passes over memory have the speed of the working set
   /// nearest to their reuse distance, and count as kOther with random numbers and overhead.
   [[nodiscard]] KindSeconds seconds_of(const OpWork& work) const;
-  /// Seconds of a pass over data that was last used before much else.
+  /// Seconds of a pass over data that is no longer in the caches.
   [[nodiscard]] double far_pass_s(double bytes) const;
 };
 

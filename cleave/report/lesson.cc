@@ -15,10 +15,6 @@
 namespace cleave::inline report {
 namespace {
 
-std::string text_of(int64_t bytes) {
-  return bytes_text(static_cast<double>(bytes));
-}
-
 double sent(const LessonRank& rank, const std::function<bool(const LessonCall&)>& counts) {
   int64_t sum = 0;
   for (const LessonCall& call : rank.calls) sum += counts(call) ? call.sent : 0;
@@ -84,8 +80,8 @@ std::vector<LessonAnswer> of_tp(const LessonRuns& runs) {
        .expected = static_cast<double>(kLessonNumberBytes) *
                    (static_cast<double>(matrices) / n + static_cast<double>(norm_weights(s))),
        .measured = static_cast<double>(rank.weights),
-       .remark = str("Every rank has all of the norms. One rank alone holds ", text_of(one.weights),
-                     ".")},
+       .remark = str("Every rank has all of the norms. One rank alone holds ",
+                     bytes_text(one.weights), ".")},
       {.question = "How much of one rank's computing does each of the n ranks do?",
        .formula = "1/n, and the parts that are not sharded",
        .unit = LessonUnit::kShare,
@@ -106,31 +102,32 @@ std::vector<LessonAnswer> of_sp(const LessonRuns& runs) {
   };
   const auto norms = static_cast<double>(2 * s.layers + 1);
   const auto tokens = static_cast<double>(s.batch * s.seq_len);
-  return {{.question = "How many collectives do the blocks call in a step?",
-           .formula = "8 L: a reduce-scatter and an all-gather for each of 4 all-reduces",
-           .unit = LessonUnit::kCount,
-           .expected = static_cast<double>(8 * s.layers),
-           .measured = static_cast<double>(count(rank)),
-           .remark =
-               str("Tensor parallelism alone calls ", count(tp),
-                   ". A reduce-scatter shards the sequence after the second matrix, an all-gather "
-                   "joins it before the first.")},
-          {.question = "How many bytes does a rank send inside the blocks?",
-           .formula = "4 b s h numbers x 4 bytes x L blocks x 2 (n-1)/n, as without",
-           .expected = block_traffic(s),
-           .measured = sent(rank, is_in_block),
-           .remark = str(
-               "Each half of an all-reduce sends (n-1)/n of it. Tensor parallelism alone sends ",
+  return {
+      {.question = "How many collectives do the blocks call in a step?",
+       .formula = "8 L: a reduce-scatter and an all-gather for each of 4 all-reduces",
+       .unit = LessonUnit::kCount,
+       .expected = static_cast<double>(8 * s.layers),
+       .measured = static_cast<double>(count(rank)),
+       .remark =
+           str("Tensor parallelism alone calls ", count(tp),
+               ". A reduce-scatter shards the sequence after the second matrix, an all-gather "
+               "joins it before the first.")},
+      {.question = "How many bytes does a rank send inside the blocks?",
+       .formula = "4 b s h numbers x 4 bytes x L blocks x 2 (n-1)/n, as without",
+       .expected = block_traffic(s),
+       .measured = sent(rank, is_in_block),
+       .remark =
+           str("Each half of an all-reduce sends (n-1)/n of it. Tensor parallelism alone sends ",
                bytes_text(sent(tp, is_in_block)), ".")},
-          {.question = "How much less memory does a rank need at its peak?",
-           .formula = "(2 L + 1) norms x b s (h + 1) numbers x 4 bytes x (n-1)/n",
-           .expected = norms * tokens * static_cast<double>(s.hidden + 1) * kLessonNumberBytes *
-                       others_share(s),
-           .measured = static_cast<double>(tp.peak - rank.peak),
-           .remark = str(
-               "A norm keeps its input and one number of each token for backward: now of 1/n "
-               "of the tokens. ",
-               text_of(tp.peak), " without, ", text_of(rank.peak), " with sequence parallelism.")}};
+      {.question = "How much less memory does a rank need at its peak?",
+       .formula = "(2 L + 1) norms x b s (h + 1) numbers x 4 bytes x (n-1)/n",
+       .expected = norms * tokens * static_cast<double>(s.hidden + 1) * kLessonNumberBytes *
+                   others_share(s),
+       .measured = static_cast<double>(tp.peak - rank.peak),
+       .remark = str("A norm keeps its input and one number of each token for backward: now of 1/n "
+                     "of the tokens. ",
+                     bytes_text(tp.peak), " without, ", bytes_text(rank.peak),
+                     " with sequence parallelism.")}};
 }
 
 std::vector<LessonAnswer> of_pp(const LessonRuns& runs) {
@@ -164,8 +161,8 @@ std::vector<LessonAnswer> of_pp(const LessonRuns& runs) {
        .expected = static_cast<double>(std::min(s.ranks, s.micro_batches)),
        .measured = static_cast<double>(most_in_flight(first)),
        .remark = str("1F1B begins a backward as soon as one can run. The rank needs ",
-                     text_of(first.peak), " at its peak; with GPipe, which holds ",
-                     most_in_flight(gpipe), ", ", text_of(gpipe.peak), ".")}};
+                     bytes_text(first.peak), " at its peak; with GPipe, which holds ",
+                     most_in_flight(gpipe), ", ", bytes_text(gpipe.peak), ".")}};
 }
 
 std::vector<LessonAnswer> of_zero(const LessonRuns& runs) {
@@ -179,7 +176,7 @@ std::vector<LessonAnswer> of_zero(const LessonRuns& runs) {
        .expected = 2 * weight_bytes(s) / n,
        .measured = static_cast<double>(rank.moments),
        .remark = str("psi numbers are in all weights. Data parallelism alone holds 8 psi, ",
-                     text_of(dp.moments), ", on every rank.")},
+                     bytes_text(dp.moments), ", on every rank.")},
       {.question = "How many bytes of weights does it hold?",
        .formula = "4 psi + 4 psi / n",
        .expected = weight_bytes(s) * (1 + 1 / n),
@@ -222,8 +219,7 @@ std::vector<LessonAnswer> of_fsdp(const LessonRuns& runs) {
        .remark =
            str("The weights of the next block are gathered meanwhile; until it runs, they count "
                "as buffers. All blocks have ",
-               bytes_text(static_cast<double>(s.layers * block_weights(s) * kLessonNumberBytes)),
-               ".")}};
+               bytes_text(s.layers * block_weights(s) * kLessonNumberBytes), ".")}};
 }
 
 }  // namespace

@@ -164,6 +164,7 @@ NamesAndValues final_numbers(const ReportRun& run) {
   };
   const auto digits = [](double value) { return fixed(value, 4); };
   const auto percent = [](double share) { return fixed(share * 100, 1) + " %"; };
+  const auto size = [](double bytes) { return bytes_text(bytes); };
   const StepMetrics none;
   const StepMetrics& last = run.metrics.empty() ? none : run.metrics.back();
   StepMetrics eval;
@@ -185,8 +186,8 @@ NamesAndValues final_numbers(const ReportRun& run) {
   add("step time, median", median_of(run.metrics, [](const auto& m) { return m.step_ms / 1000; }),
       duration_text);
   add("MFU, median", median_of(run.metrics, [](const auto& m) { return m.mfu; }), percent);
-  add("tensor memory, peak of a rank", tensors, bytes_text);
-  add("resident memory, peak", resident(last), bytes_text);
+  add("tensor memory, peak of a rank", tensors, size);
+  add("resident memory, peak", resident(last), size);
   add(since_start("wall time", run), run.record.wall_s > 0 ? run.record.wall_s : NAN,
       duration_text);
   return all;
@@ -327,7 +328,7 @@ std::string checkpoint_section(const std::vector<ReportCheckpoint>& checkpoints)
   if (checkpoints.empty()) return "";
   Table table = {Row{{"folder"}, {"size"}}};
   for (const ReportCheckpoint& each : checkpoints) {
-    table.push_back(Row{{each.name}, {bytes_text(static_cast<double>(each.bytes))}});
+    table.push_back(Row{{each.name}, {bytes_text(each.bytes)}});
   }
   return section("Checkpoints", table_html(table));
 }

@@ -30,7 +30,7 @@ const StepCall* call_of(const RankRecording& r, const StepEvent& event) {
   return is_call ? &r.calls[static_cast<size_t>(event.call)] : nullptr;
 }
 
-/// Events that stay before layers do.
+/// Whether an event is left out only after all events of layers.
 bool stays(const StepEvent& e) {
   return e.kind != EventKind::kForward && e.kind != EventKind::kRecompute &&
          e.kind != EventKind::kBackward;

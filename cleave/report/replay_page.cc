@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <utility>
 
 #include "cleave/base/error.h"
@@ -59,10 +58,6 @@ void add_events(const RankRecording& r, Tables& tables, Object& rank) {
   rank["calls"] = std::move(calls);
 }
 
-int64_t total(const MemorySample& sample) {
-  return std::accumulate(sample.bytes.begin(), sample.bytes.end(), int64_t{0});
-}
-
 /// Numbers in a row for each sample: nanoseconds, then bytes by kind. Of more than `most` samples,
 /// the largest of each few.
 Object memory_json(const RankRecording& r, size_t most) {
@@ -73,7 +68,7 @@ Object memory_json(const RankRecording& r, size_t most) {
     const auto end =
         r.memory.begin() + static_cast<std::ptrdiff_t>(std::min(i + each, r.memory.size()));
     const auto largest = std::max_element(
-        begin, end, [](const auto& a, const auto& b) { return total(a) < total(b); });
+        begin, end, [](const auto& a, const auto& b) { return a.total() < b.total(); });
     all.push_back(nanoseconds(largest->at_s));
     for (const int64_t bytes : largest->bytes) all.push_back(bytes);
   }

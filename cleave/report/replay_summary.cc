@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <numeric>
 #include <utility>
 
 namespace cleave::inline report {
@@ -63,9 +62,8 @@ std::array<int64_t, kMemoryKinds.size()> peak_of(const RankRecording& r) {
   std::array<int64_t, kMemoryKinds.size()> peak{};
   int64_t most = -1;
   for (const MemorySample& sample : r.memory) {
-    const int64_t sum = std::accumulate(sample.bytes.begin(), sample.bytes.end(), int64_t{0});
-    if (sum > most) peak = sample.bytes;
-    most = std::max(most, sum);
+    if (sample.total() > most) peak = sample.bytes;
+    most = std::max(most, sample.total());
   }
   return peak;
 }

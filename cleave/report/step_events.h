@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,6 +57,10 @@ inline constexpr std::array<std::string_view, 5> kMemoryKinds{
 struct MemorySample {
   double at_s = 0;  ///< since the step began
   std::array<int64_t, kMemoryKinds.size()> bytes{};
+  /// Bytes of all kinds.
+  [[nodiscard]] int64_t total() const {
+    return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+  }
 };
 
 /// The part of a weight that a rank holds.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <ctime>
-#include <numeric>
 
 #include "cleave/base/clock.h"
 #include "cleave/base/error.h"
@@ -16,10 +15,6 @@ thread_local StepRecorder* recorder_of_thread = nullptr;
 bool comes_before(const StepEvent& a, const StepEvent& b) {
   if (a.track != b.track) return a.track < b.track;
   return a.begin_s < b.begin_s;
-}
-
-int64_t total_bytes(const MemorySample& sample) {
-  return std::accumulate(sample.bytes.begin(), sample.bytes.end(), int64_t{0});
 }
 
 }  // namespace
@@ -196,7 +191,7 @@ void StepRecorder::sample_memory(double now) {
     std::vector<MemorySample> kept;
     for (size_t i = 0; i + 1 < out_.memory.size(); i += 2) {
       const MemorySample &a = out_.memory[i], &b = out_.memory[i + 1];
-      kept.push_back(total_bytes(a) < total_bytes(b) ? b : a);
+      kept.push_back(a.total() < b.total() ? b : a);
     }
     out_.memory = std::move(kept);
     sample_every_s_ *= 2;

@@ -28,7 +28,7 @@ uint8_t byte_at(std::string_view text, size_t at) {
   return static_cast<uint8_t>(text[at]);
 }
 
-/// Number of valid bytes from `at`, where the lead byte is: 1 to lead.length.
+/// Number of valid bytes of the character whose lead byte is at `at`: 1 to lead.length.
 uint32_t matching_bytes(std::string_view text, size_t at, const Lead& lead) {
   uint32_t count = 1;
   while (count < lead.length && at + count < text.size()) {

@@ -443,7 +443,7 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& folder) {
   }
   parts.fingerprint = fingerprint_of(folder);
   if (is_byte_tokenizer(folder)) {
-    // One name and one cache of tokens, whether it is built in or was saved and loaded.
+    // The name and the token cache are those of the built-in byte tokenizer.
     const auto bytes = byte_tokenizer();
     parts.kind = bytes->kind();
     parts.fingerprint = bytes->fingerprint();

@@ -43,7 +43,7 @@ double OpWork::moved_bytes() const {
   return std::accumulate(moved.begin(), moved.end(), 0.0);
 }
 
-/// What an operation touches: the memory of a tensor, of which views count what they can reach.
+/// Memory that an operation touches: a tensor's storage, and how much of it the tensor can reach.
 struct Touched {
   const void* storage = nullptr;
   int64_t bytes = 0;
@@ -72,7 +72,7 @@ struct WorkCounter::State {
     touch(read, written);
   }
 
-  /// New memory, perhaps where other memory was. Who fills it may not be counted, as a message.
+  /// New memory, perhaps where other memory was. A message, which is not counted, may fill it.
   void begin_life(const std::vector<Touched>& allocated) {
     for (const Touched& t : allocated) touched[t.storage] = clock;
   }

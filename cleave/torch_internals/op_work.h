@@ -34,25 +34,25 @@ struct AttentionWork {
                           const AttentionWork&) = default;  // NOLINT(modernize-use-nullptr)
 };
 
-/// Bytes by reuse distance: element i has those of what was last used before 2^i to 2^(i+1) other
-/// bytes.
+/// Bytes by reuse distance, which is how many other bytes were used since these were: element i has
+/// the bytes of distances from 2^i to 2^(i+1).
 using BytesByDistance = std::array<double, 48>;
 
 /// What a thread computes, independent of a machine.
 struct OpWork {
   std::map<MatrixWork, double> products;      ///< how often each occurs
   std::map<AttentionWork, double> attention;  ///< the same
-  /// Both matrices of all products of these sizes. Sizes that are missing were used long before.
+  /// Both matrices of all products of these sizes. If sizes are missing, their distance is large.
   std::map<MatrixWork, BytesByDistance> factors;
-  /// What passes over memory move (read, write, and read into the cache before a write). A pass
-  /// writes at the largest of its distances.
+  /// What passes over memory move (read, write, and read into the cache before a write). Writes
+  /// count at the largest distance that their pass reads.
   BytesByDistance moved{};
   double random_numbers = 0;  ///< of dropout
   double operations = 0;      ///< calls of libtorch and nodes of backward, each with its overhead
 
   /// Adds `factor` times the other's numbers.
   OpWork& add(const OpWork& other, double factor = 1);
-  /// Adds passes over data that was last used before much else.
+  /// Adds passes over data that is no longer in the caches.
   void add_far_pass(double bytes) { moved.back() += bytes; }
   /// All bytes of `moved`.
   [[nodiscard]] double moved_bytes() const;
@@ -77,7 +77,7 @@ class WorkCounter {
   std::unique_ptr<State> state_;
 };
 
-/// What a kernel of Cleave does, for the WorkCounter of its thread; without one it does nothing.
+/// Reports what a kernel of Cleave does to this thread's WorkCounter, if it has one.
 void count_attention(const AttentionWork& work);
 /// A pass that reads and writes whole tensors; undefined ones do not count.
 void count_pass(std::initializer_list<const at::Tensor*> read,

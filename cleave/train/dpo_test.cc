@@ -18,12 +18,14 @@
 #include "tests/support/paths.h"
 #include "tests/support/rounding.h"
 #include "tests/support/saved_models.h"
+#include "tests/support/small_run.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
 namespace cleave::dpo_test {
 namespace {
 
+using test::steps_of;
 using test::TempFolder;
 using test::thrown_by;
 using testing::HasSubstr;
@@ -50,11 +52,6 @@ TrainOptions dpo_run(const std::string& out) {
   o.gemm = "mkl";
   o.threads_per_rank = 1;
   return o;
-}
-
-std::vector<StepMetrics> steps_of(const TrainOptions& options) {
-  cleave_train(options);
-  return read_metrics(options.out + "/metrics.jsonl");
 }
 
 void expect_steps(const std::vector<StepMetrics>& got, const Json& want, double tolerance) {

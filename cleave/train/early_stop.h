@@ -4,8 +4,8 @@
 
 namespace cleave::inline train {
 
-/// Decides when a run whose evaluation loss no longer falls ends: after `patience` evaluations in
-/// a row that are not below the best. Source: transformers' EarlyStoppingCallback, threshold 0.
+/// Ends a run after `patience` evaluations in a row without a new lowest loss. Source:
+/// transformers' EarlyStoppingCallback, threshold 0.
 class EarlyStop {
  public:
   /// What a checkpoint keeps.

@@ -2,14 +2,11 @@
 // against the same data-parallel layout without ep in the types that users train in.
 #include <cmath>
 #include <map>
-#include <mutex>
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cleave/checkpoint/load.h"
-#include "cleave/checkpoint/save.h"
 #include "cleave/planner/forecast.h"
 #include "cleave/planner/layout_options.h"
 #include "tests/support/temp_folder.h"
@@ -25,8 +22,6 @@ using test::GridRecord;
 using test::GridRunner;
 using test::on_world;
 using test::Point;
-using test::save;
-using test::widen;
 
 constexpr int64_t kSteps = test::kGridSteps;
 constexpr double kTolerance = 1e-9;  // as in grid_test.cc
@@ -49,26 +44,13 @@ std::vector<Point> layouts() {
           {.pp = 2, .dp = 2, .sharding = 1, .schedule = ScheduleKind::kZeroBubble, .ep = 2}};
 }
 
-std::string describe(const Point& point, const GridCase& c) {
-  return point.layout(*test::grid_model(c), at::kDouble).describe();
-}
-
 class ExpertParallel : public testing::TestWithParam<std::string> {};
 
 TEST_P(ExpertParallel, EveryLayout_TrainsAsOneRankDoes) {
   const GridCase c{.family = GetParam()};
   const GridRecord want = test::record_of_one_rank(c);
   for (const Point& point : layouts()) {
-    double error = 0;
-    std::mutex mutex;
-    on_world(point.num_ranks(), [&](World& world) {
-      GridRunner run(c, point, world);
-      run.start();
-      const double own = compare(run, want, 0);
-      const std::lock_guard lock(mutex);
-      widen(error, own);
-    });
-    EXPECT_LE(error, kTolerance) << describe(point, c);
+    EXPECT_LE(error_of(c, point, want), kTolerance) << describe(point, c);
   }
 }
 
@@ -121,18 +103,10 @@ TEST_P(ExpertParallel, SavedOnOneLayout_ResumesOnAnother) {
   for (const auto& [from, to] : pairs) {
     const test::TempFolder folder;
     const std::string saved = (folder / "saved").string();
-    on_world(from.num_ranks(), [&, from = from](World& world) {
-      GridRunner run(c, from, world);
-      run.start();
-      run.gradients(0);
-      run.apply();
-      save(run, world, saved);
-    });
+    save_first_step(c, from, saved);
     on_world(to.num_ranks(), [&, from = from, to = to](World& world) {
       GridRunner run(c, to, world);
-      load_model(run.rank().model(), ModelFolder::open(saved), at::kDouble);
-      load_optimizer(run.rank().optimizer(), run.rank().model(), saved);
-      run.rank().refresh_weights();
+      resume(run, saved);
       EXPECT_LE(compare(run, want, 1), kTolerance)
           << describe(from, c) << " to " << describe(to, c);
     });

@@ -3,14 +3,12 @@
 // that contains every pair of sizes. kernel_grid_test.cc tests the types that users train in.
 #include <algorithm>
 #include <map>
-#include <mutex>
 #include <random>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "cleave/base/log.h"
-#include "cleave/checkpoint/run_folder.h"
 #include "tests/support/level.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/train_grid.h"
@@ -21,7 +19,6 @@ namespace {
 using test::all_points;
 using test::compare;
 using test::covering;
-using test::grid_model;
 using test::GridCase;
 using test::GridRecord;
 using test::GridRunner;
@@ -29,8 +26,6 @@ using test::kDimensions;
 using test::on_world;
 using test::Point;
 using test::record_of_one_rank;
-using test::save;
-using test::widen;
 
 // Sums of a few thousand products in another order: 2^-53 times their number, times a factor of
 // about a hundred for the error growth over eight layers and three steps.
@@ -38,29 +33,6 @@ constexpr double kTolerance = 1e-9;
 
 std::vector<Point> points_to_run() {
   return test::level() == test::Level::kQuick ? covering(all_points()) : all_points();
-}
-
-std::string describe(const Point& point, const GridCase& c) {
-  return point.layout(*grid_model(c), at::kDouble).describe();
-}
-
-void resume(GridRunner& run, const std::string& folder) {
-  load_model(run.rank().model(), ModelFolder::open(folder), at::kDouble);
-  load_optimizer(run.rank().optimizer(), run.rank().model(), folder);
-  run.rank().refresh_weights();
-}
-
-double error_of(const GridCase& c, const Point& point, const GridRecord& want) {
-  double error = 0;
-  std::mutex mutex;
-  on_world(point.num_ranks(), [&](World& world) {
-    GridRunner run(c, point, world);
-    run.start();
-    const double own = compare(run, want, 0);
-    const std::lock_guard lock(mutex);
-    widen(error, own);
-  });
-  return error;
 }
 
 /// Prints how often each value of each dimension occurs.
@@ -113,13 +85,7 @@ TEST_P(Grid, SavedOnOneLayout_ResumesOnAnother) {
     const Point& to = points[random() % points.size()];
     const test::TempFolder folder;
     const std::string saved = (folder / "saved").string();
-    on_world(from.num_ranks(), [&](World& world) {
-      GridRunner run(c, from, world);
-      run.start();
-      run.gradients(0);
-      run.apply();
-      save(run, world, saved);
-    });
+    save_first_step(c, from, saved);
     on_world(to.num_ranks(), [&](World& world) {
       GridRunner run(c, to, world);
       resume(run, saved);

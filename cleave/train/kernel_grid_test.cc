@@ -33,7 +33,6 @@ namespace {
 
 using test::all_points;
 using test::covering;
-using test::grid_model;
 using test::GridCase;
 using test::GridRecord;
 using test::GridRunner;
@@ -202,7 +201,7 @@ class KernelGrid : public testing::TestWithParam<std::tuple<const char*, at::Sca
     const GridCase c = variant(family(), number);
     const Worst worst = worst_of(c, point, type(), wanted(number));
     EXPECT_LE(worst.share, 1) << worst.what << " of " << c.describe() << ", "
-                              << point.layout(*grid_model(c), type()).describe();
+                              << describe(point, c, type());
     return worst.share;
   }
 

@@ -8,10 +8,6 @@
 namespace cleave::inline train {
 namespace {
 
-std::string size(int64_t bytes) {
-  return bytes_text(static_cast<double>(bytes));
-}
-
 /// Whether the run may train an adapter instead: --lora needs weights to freeze.
 bool can_train_adapter(const TrainSetup& setup) {
   const bool has_adapter = setup.layout.lora || (setup.folder && !setup.folder->adapter.empty());
@@ -40,11 +36,12 @@ Saving saving_of(const TrainSetup& setup, Range ranks, int64_t available) {
 /// What to do instead.
 std::string remedy(const Saving& saving, int64_t available) {
   if (saving.bytes <= available) {
-    return str("add ", saving.flags, ", which needs about ", size(saving.bytes));
+    return str("add ", saving.flags, ", which needs about ", bytes_text(saving.bytes));
   }
-  const std::string smallest = saving.flags.empty() ? std::string("needs less")
-                                                    : str("fits: the smallest (", saving.flags,
-                                                          ") needs about ", size(saving.bytes));
+  const std::string smallest =
+      saving.flags.empty()
+          ? std::string("needs less")
+          : str("fits: the smallest (", saving.flags, ") needs about ", bytes_text(saving.bytes));
   return str("no layout, --micro-batch-size, --recompute or --dtype ", smallest,
              "; choose a smaller model or --seq-len, or more hosts");
 }
@@ -61,8 +58,9 @@ void require_bytes(const TrainSetup& setup, Range ranks, int64_t available,
   if (ranks.size() == 1) {
     subject = setup.layout.num_ranks() == 1 ? "the run needs" : str("rank ", ranks.begin, " needs");
   }
-  throw Error(Code::kMemory, str(subject, " about ", size(needed), " of memory, and ", left, "; ",
-                                 remedy(saving, available), "; --over-commit starts it anyway"));
+  throw Error(Code::kMemory,
+              str(subject, " about ", bytes_text(needed), " of memory, and ", left, "; ",
+                  remedy(saving, available), "; --over-commit starts it anyway"));
 }
 
 }  // namespace
@@ -78,13 +76,13 @@ Range ranks_of_host(const ParallelConfig& layout) {
 
 void require_memory(const TrainSetup& setup, Range ranks, const AvailableMemory& available) {
   require_bytes(setup, ranks, available.bytes,
-                available.is_of_cgroup
-                    ? str("the limit of the container or batch job leaves ", size(available.bytes))
-                    : str(size(available.bytes), " are available"));
+                available.is_of_cgroup ? str("the limit of the container or batch job leaves ",
+                                             bytes_text(available.bytes))
+                                       : str(bytes_text(available.bytes), " are available"));
 }
 
 void require_gpu_memory(const TrainSetup& setup, Range ranks, int64_t available) {
-  require_bytes(setup, ranks, available, str("the GPU has ", size(available), " left"));
+  require_bytes(setup, ranks, available, str("the GPU has ", bytes_text(available), " left"));
 }
 
 }  // namespace cleave::inline train

@@ -38,9 +38,8 @@ TEST(Memory, RunWithinTheErrorOfTheForecast_IsNotRefused) {
   check(static_cast<double>(needed) / 1.09);
   const Error error = test::thrown_by([&] { check(static_cast<double>(needed) / 1.11); });
   EXPECT_EQ(error.code(), Code::kMemory);
-  EXPECT_THAT(error.what(),
-              HasSubstr("the 2 ranks on this host need about " +
-                        bytes_text(static_cast<double>(needed)) + " of memory, and "));
+  EXPECT_THAT(error.what(), HasSubstr("the 2 ranks on this host need about " + bytes_text(needed) +
+                                      " of memory, and "));
 }
 
 TEST(Memory, RankThatDoesNotFitOnItsGpu_IsNamed) {
@@ -53,9 +52,9 @@ TEST(Memory, RankThatDoesNotFitOnItsGpu_IsNamed) {
   const auto left = static_cast<int64_t>(needed / 1.2);
   const Error error = test::thrown_by([&] { require_gpu_memory(setup, {1, 2}, left); });
   EXPECT_EQ(error.code(), Code::kMemory);
-  EXPECT_THAT(error.what(), HasSubstr("rank 1 needs about " + bytes_text(needed) +
-                                      " of memory, and the GPU has " +
-                                      bytes_text(static_cast<double>(left)) + " left; "));
+  EXPECT_THAT(error.what(),
+              HasSubstr("rank 1 needs about " + bytes_text(needed) +
+                        " of memory, and the GPU has " + bytes_text(left) + " left; "));
 }
 
 // Oracle: the forecast of the run with the suggested flag.
@@ -69,11 +68,10 @@ TEST(Memory, RunThatFitsWithSmallerMicroBatches_IsToldSo) {
   const Error error = test::thrown_by([&] {
     require_memory(setup, {0, 1}, {.bytes = smaller, .is_of_cgroup = true});
   });
-  EXPECT_THAT(error.what(), HasSubstr("the limit of the container or batch job leaves " +
-                                      bytes_text(static_cast<double>(smaller)) +
-                                      "; add --micro-batch-size 2, which needs about " +
-                                      bytes_text(static_cast<double>(smaller)) +
-                                      "; --over-commit starts it anyway"));
+  EXPECT_THAT(error.what(),
+              HasSubstr("the limit of the container or batch job leaves " + bytes_text(smaller) +
+                        "; add --micro-batch-size 2, which needs about " + bytes_text(smaller) +
+                        "; --over-commit starts it anyway"));
 }
 
 // Oracle: the forecast of a run with the suggested flags. A wide model with short sequences: its
@@ -100,8 +98,8 @@ TEST(Memory, TuningThatFitsOnlyWithAnAdapter_IsRefusedWithItsFlags) {
     return test::thrown_by([&] { require_memory(setup, {0, 1}, {.bytes = available}); }).what();
   };
   const auto added = [](const std::string& flags, int64_t bytes) {
-    return HasSubstr("; add " + flags + ", which needs about " +
-                     bytes_text(static_cast<double>(bytes)) + "; --over-commit");
+    return HasSubstr("; add " + flags + ", which needs about " + bytes_text(bytes) +
+                     "; --over-commit");
   };
   const int64_t dtype = bytes_with(16, "dtype"), int8 = bytes_with(16, "int8");
   ASSERT_LT(int8, dtype);

@@ -9,7 +9,6 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "cleave/checkpoint/run_folder.h"
 #include "cleave/pipeline/stages.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/train_grid.h"
@@ -43,10 +42,6 @@ GridCase case_of(const std::string& family, int64_t head_dim = 2) {
   GridCase c{.family = family, .head_dim = head_dim};
   c.optimizer = {.kind = OptimizerOptions::Kind::kMuon, .weight_decay = 0.1, .ema = kDecay};
   return c;
-}
-
-std::string describe(const Point& point, const GridCase& c) {
-  return c.describe() + " on " + point.layout(*grid_model(c), at::kDouble).describe();
 }
 
 /// The largest difference of this rank's part of whole tensors.
@@ -121,18 +116,10 @@ TEST(MuonShards, SavedOnOneLayout_ResumesOnAnother) {
   for (const auto& [from, to] : pairs) {
     SCOPED_TRACE(describe(from, c) + " to " + describe(to, c));
     const test::TempFolder folder;
-    on_world(from.num_ranks(), [&](World& world) {
-      GridRunner run(c, from, world);
-      run.start();
-      run.gradients(0);
-      run.apply();
-      test::save(run, world, folder / "saved");
-    });
+    save_first_step(c, from, folder / "saved");
     on_world(to.num_ranks(), [&](World& world) {
       GridRunner run(c, to, world);
-      load_model(run.rank().model(), ModelFolder::open(folder / "saved"), at::kDouble);
-      load_optimizer(run.rank().optimizer(), run.rank().model(), folder / "saved");
-      run.rank().refresh_weights();
+      resume(run, folder / "saved");
       for (int64_t step = 1; step < test::kGridSteps; ++step) {
         run.gradients(step);
         run.apply();

@@ -164,7 +164,7 @@ TEST_P(Packing, InFp64_LossAndGradientsAreThoseOfOneTextPerSequence) {
   const GridCase c = case_of(GetParam(), at::kDouble);
   const Record want = record_of(c, {}, *texts());
   for (const Point& point : layouts()) {
-    const std::string layout = point.layout(*grid_model(c), at::kDouble).describe();
+    const std::string layout = describe(point, c);
     pass(c, point, {}, *packed_texts(), [&](double loss, const Parameters& parameters) {
       EXPECT_NEAR(loss, want.loss, kTolerance) << layout;
       EXPECT_LE(distance(parameters, want.gradients), kTolerance) << layout;
@@ -191,7 +191,7 @@ TEST_P(Packing, InTheTypesOfUsers_OnlyRoundingDiffers) {
     const double loss_bound = test::rounding_bound(loss_error, unit * exact.loss);
     const double bound = test::rounding_bound(error, unit * norm_of(exact.gradients));
     for (const Point& point : layouts()) {
-      const std::string layout = point.layout(*grid_model(c), type).describe();
+      const std::string layout = describe(point, c, type);
       pass(c, point, {.type = type}, *data, [&](double loss, const Parameters& parameters) {
         EXPECT_NEAR(loss, exact.loss, loss_bound) << layout;
         EXPECT_LE(distance(parameters, exact.gradients), bound) << layout;

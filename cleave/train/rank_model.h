@@ -53,7 +53,7 @@ class RankModel {
   /// The optimizer of this rank's parameters.
   [[nodiscard]] Optimizer& optimizer() { return *parallelized_.optimizer; }
 
-  /// To be called when the leaves have got their values: what forward reads follows them.
+  /// Updates the weights that forward reads from the leaves. Call it after the leaves are filled.
   /// Collective.
   void refresh_weights() { parallelized_.gradients->refresh_weights(); }
   /// A step of the optimizer from complete gradients times `gradient_scale`. Collective.

@@ -66,15 +66,13 @@ Trainer::Trainer(const TrainSetup& setup, World& world)
   if (setup.task == Task::kDpo) rank_.train_on_preferences(setup.options.dpo_beta);
   // Shown before memory is allocated, since the allocation may fail.
   if (is_first() && setup.planned) {
-    log_status("memory  at most ", bytes_text(static_cast<double>(setup.planned->most_bytes())),
-               " per rank");
+    log_status("memory  at most ", bytes_text(setup.planned->most_bytes()), " per rank");
   }
   require_device_memory();
   // cuDNN makes a plan for every new length of sequences, which takes longer than the attention.
   if (!setup.data->is_text()) at::globalContext().setSDPUseCuDNN(false);
   checkpoints_.load(state_);
-  CLEAVE_CHECK(has_address_space(kLeastSpace), Code::kMemory, "less than ",
-               bytes_text(static_cast<double>(kLeastSpace)),
+  CLEAVE_CHECK(has_address_space(kLeastSpace), Code::kMemory, "less than ", bytes_text(kLeastSpace),
                " of address space are left for the steps; raise the limit (ulimit -v)");
   checkpoints_.require_space(state_);  // fail before training if the disk is too small
   rank_.refresh_weights();

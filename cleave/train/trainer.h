@@ -60,7 +60,7 @@ class Trainer {
   RunReport report_;
   Machine machine_;
   double load_s_ = 0;
-  // During the step of --record-step. The last member: it reads the others, so it ends first.
+  // Only during the step of --record-step. The last member, because its end reads the others.
   std::unique_ptr<StepRecording> recording_;
 };
 

@@ -64,7 +64,7 @@ std::vector<LayerCall> Probes::record(const std::function<void()>& forward) {
   state_->mode = State::Mode::kOff;
   std::vector<LayerCall> calls = std::exchange(state_->calls, {});
   for (size_t i = 1; i < calls.size(); ++i) {
-    // A call inside this one would have ended just before it.
+    // Calls are in the order in which they end, so a call inside this one would be just before it.
     calls[i].is_leaf = calls[i - 1].depth <= calls[i].depth;
   }
   return calls;

@@ -18,7 +18,7 @@ nlohmann::json one_result(const std::string& kind, const Words& more) {
   Words words{"launch", "-n",   "2", "--",     test::program(), "bench",
               kind,     "--tp", "2", "--json", "--operations",  "3"};
   words.insert(words.end(), more.begin(), more.end());
-  const RunResult ran = run_cleave(words, {.deadline_s = 100});
+  const RunResult ran = run_cleave(words);
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
   EXPECT_EQ(ran.err, "");
   EXPECT_EQ(std::count(ran.out.begin(), ran.out.end(), '\n'), 1) << ran.out;

@@ -21,8 +21,6 @@ namespace {
 using nlohmann::json;
 using Words = std::vector<std::string>;
 
-constexpr double kDeadlineS = 100;  // a loaded machine loads libtorch slowly
-
 struct Turn {
   std::string question, answer;
 };
@@ -68,7 +66,7 @@ class ChatProgram : public testing::Test {
                 "1",     "--steps",      "3",      "--no-shuffle"};
     if (data == "chats.jsonl") words.insert(words.end(), {"--chat-template", "chatml"});
     words.insert(words.end(), more.begin(), more.end());
-    const RunResult ran = run_cleave(words, {.deadline_s = kDeadlineS});
+    const RunResult ran = run_cleave(words);
     EXPECT_EQ(ran.exit_code, 0) << ran.err;
     std::vector<double> out;
     for (const json& line : metrics_of(in(name))) {
@@ -100,8 +98,7 @@ TEST_F(ChatProgram, Loss_EqualsThatOfTransformers) {
   std::filesystem::copy(model + "/chats.jsonl", in("stored.jsonl"));
   const json want = json::parse(std::ifstream(model + "/loss.json"));
   const RunResult ran = run_cleave(
-      {"eval", "--model", model, "--data", in("stored.jsonl"), "--seq-len", "160", "--json"},
-      {.deadline_s = kDeadlineS});
+      {"eval", "--model", model, "--data", in("stored.jsonl"), "--seq-len", "160", "--json"});
   ASSERT_EQ(ran.exit_code, 0) << ran.err;
   const json got = json::parse(ran.out);
   EXPECT_EQ(got["tokens"], want["tokens"]);
@@ -158,7 +155,7 @@ TEST_F(ChatProgram, PackedChats_GiveTheLossesOfOnePerSequence) {
                   in("chats.jsonl"),
                   "--no-shuffle"};
       words.insert(words.end(), more.begin(), more.end());
-      const RunResult ran = run_cleave(words, {.deadline_s = kDeadlineS});
+      const RunResult ran = run_cleave(words);
       EXPECT_EQ(ran.exit_code, 0) << ran.err;
       const std::string padding = name.ends_with("packed")
                                       ? "padding at most 25 % of tokens: 4 texts in 2 sequences"
@@ -203,7 +200,7 @@ TEST_F(ChatProgram, PackedRunThatResumes_ReadsTheSameSequences) {
                 "--threads-per-rank",
                 "1"};
     words.insert(words.end(), more.begin(), more.end());
-    const RunResult ran = run_cleave(words, {.deadline_s = kDeadlineS});
+    const RunResult ran = run_cleave(words);
     EXPECT_EQ(ran.exit_code, 0) << ran.err;
     EXPECT_EQ(ran.err.find("was started"), std::string::npos) << ran.err;
     std::vector<double> losses;
@@ -217,8 +214,7 @@ TEST_F(ChatProgram, PackedRunThatResumes_ReadsTheSameSequences) {
   EXPECT_EQ(trained("parts", {"--steps", "4", "--resume"}), want);
   const RunResult other =
       run_cleave({"train", "--data", in("chats.jsonl"), "--out", in("parts"), "--chat-template",
-                  "chatml", "--seq-len", "256", "--batch-size", "1", "--steps", "4", "--resume"},
-                 {.deadline_s = kDeadlineS});
+                  "chatml", "--seq-len", "256", "--batch-size", "1", "--steps", "4", "--resume"});
   EXPECT_EQ(other.exit_code, 0) << other.err;
   EXPECT_NE((other.out + other.err).find("was started with --packing"), std::string::npos)
       << other.out << other.err;
@@ -232,15 +228,12 @@ TEST_F(ChatProgram, Chat_AnswersAsTheTextIsContinued) {
     ids += (ids.empty() ? "" : ",") + std::to_string(static_cast<int>(c));
   }
   const RunResult continued = run_cleave(
-      {"generate", "--model", in("run"), "--prompt-ids", ids, "--max-new-tokens", "6", "--json"},
-      {.deadline_s = kDeadlineS});
+      {"generate", "--model", in("run"), "--prompt-ids", ids, "--max-new-tokens", "6", "--json"});
   ASSERT_EQ(continued.exit_code, 0) << continued.err;
   const std::string text = json::parse(continued.out)["sequences"][0]["text"].get<std::string>();
-  RunWith with;
-  with.deadline_s = kDeadlineS;
-  with.input = "a\n/reset\na\n/nothing\n";
   const RunResult chat =
-      run_cleave({"generate", "--model", in("run"), "--chat", "--max-new-tokens", "6"}, with);
+      run_cleave({"generate", "--model", in("run"), "--chat", "--max-new-tokens", "6"},
+                 {.input = "a\n/reset\na\n/nothing\n"});
   ASSERT_EQ(chat.exit_code, 0) << chat.err;
   EXPECT_EQ(chat.out, text + "\n" + text + "\n");
   EXPECT_NE(chat.err.find("there is no command /nothing; expected /reset or /system TEXT"),
@@ -253,44 +246,41 @@ TEST_F(ChatProgram, Prompts_AreAnsweredEachInAConversationOfItsOwn) {
   (void)losses("run", "chats.jsonl", {"--model", "llama-tiny"});
   const Words base{"generate", "--model", in("run"), "--chat", "--max-new-tokens", "6"};
   RunWith with;
-  with.deadline_s = kDeadlineS;
   with.input = "a\n/reset\nde\n";
   const RunResult want = run_cleave(base, with);
   ASSERT_EQ(want.exit_code, 0) << want.err;
   Words words = base;
   words.insert(words.end(), {"--prompt", "a", "--prompt", "de"});
-  const RunResult got = run_cleave(words, {.deadline_s = kDeadlineS});
+  const RunResult got = run_cleave(words);
   EXPECT_EQ(got.exit_code, 0) << got.err;
   EXPECT_EQ(got.out, want.out);
 }
 
 TEST_F(ChatProgram, CtrlCAtThePrompt_ShowsItAgainAndCtrlDEnds) {
   (void)losses("run", "chats.jsonl", {"--model", "llama-tiny"});
-  constexpr int kWait = static_cast<int>(kDeadlineS);
   TerminalProgram chat(
       {test::program(), "generate", "--model", in("run"), "--chat", "--max-new-tokens", "2"});
-  EXPECT_NE(chat.read_until("> ", kWait).find("Ctrl-D ends the chat."), std::string::npos);
+  EXPECT_NE(chat.read_until("> ").find("Ctrl-D ends the chat."), std::string::npos);
   chat.type("dropped\x03");
-  EXPECT_NE(chat.read_until("\n> ", kWait).find("\nCtrl-D ends the chat\r\n> "), std::string::npos);
+  EXPECT_NE(chat.read_until("\n> ").find("\nCtrl-D ends the chat\r\n> "), std::string::npos);
   chat.type("a\n");
-  const std::string answer = chat.read_until("\n> ", kWait);
+  const std::string answer = chat.read_until("\n> ");
   EXPECT_TRUE(answer.ends_with("\n> ")) << answer;
   chat.type("\x04");
-  (void)chat.read_until("the end of the program", kWait);
+  (void)chat.read_until("the end of the program");
   EXPECT_EQ(chat.wait(), 0);
 }
 
 // Oracle: the evaluation of the run, whose weights and template the file has.
 TEST_F(ChatProgram, GgufFileAndTokenizerOfARun_KeepTheTemplate) {
   (void)losses("run", "chats.jsonl", {"--model", "llama-tiny"});
-  const RunResult converted = run_cleave(
-      {"convert", "--from", in("run"), "--to", in("m.gguf"), "--format", "gguf", "--dtype", "fp32"},
-      {.deadline_s = kDeadlineS});
+  const RunResult converted = run_cleave({"convert", "--from", in("run"), "--to", in("m.gguf"),
+                                          "--format", "gguf", "--dtype", "fp32"});
   ASSERT_EQ(converted.exit_code, 0) << converted.err;
   const auto evaluated = [&](const Words& model) {
     Words words{"eval", "--data", in("chats.jsonl"), "--seq-len", "160", "--json"};
     words.insert(words.end(), model.begin(), model.end());
-    const RunResult ran = run_cleave(words, {.deadline_s = kDeadlineS});
+    const RunResult ran = run_cleave(words);
     EXPECT_EQ(ran.exit_code, 0) << ran.err;
     return ran.exit_code == 0 ? json::parse(ran.out)["loss"].get<double>() : NAN;
   };
@@ -305,8 +295,7 @@ TEST_F(ChatProgram, WeightsWithoutATokenizer_AreRefused) {
   for (const char* name : {"config.json", "model.safetensors"}) {
     std::filesystem::copy(in("run/step_00000003/") + name, in("weights"));
   }
-  const RunResult ran = run_cleave({"eval", "--model", in("weights"), "--data", in("chats.jsonl")},
-                                   {.deadline_s = kDeadlineS});
+  const RunResult ran = run_cleave({"eval", "--model", in("weights"), "--data", in("chats.jsonl")});
   EXPECT_EQ(ran.exit_code, 2);
   EXPECT_NE(ran.err.find("chats.jsonl holds conversations, which need a tokenizer"),
             std::string::npos)
@@ -314,8 +303,7 @@ TEST_F(ChatProgram, WeightsWithoutATokenizer_AreRefused) {
 }
 
 TEST_F(ChatProgram, ModelsWithoutTemplate_AreRefused) {
-  const RunResult ran = run_cleave({"train", "--data", in("chats.jsonl"), "--out", in("out")},
-                                   {.deadline_s = kDeadlineS});
+  const RunResult ran = run_cleave({"train", "--data", in("chats.jsonl"), "--out", in("out")});
   EXPECT_EQ(ran.exit_code, 2);
   EXPECT_NE(ran.err.find("chats.jsonl:1: the model has no chat template"), std::string::npos)
       << ran.err;

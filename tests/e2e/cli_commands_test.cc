@@ -278,11 +278,11 @@ TEST(Tokenize, StdinAndFile_AreReadWhole) {
 
 TEST(Tokenize, StdinOfATerminal_IsAnnounced) {
   TerminalProgram program({test::program(), "tokenize", "--tokenizer", "bytes"});
-  EXPECT_EQ(program.read_until("\n", 20), "reading stdin; Ctrl-D on an empty line ends it\r\n");
+  EXPECT_EQ(program.read_until("\n"), "reading stdin; Ctrl-D on an empty line ends it\r\n");
   program.type("ab\n\x04");
-  const std::string shown = program.read_until("round trip", 20);
+  const std::string shown = program.read_until("round trip");
   EXPECT_TRUE(contains(shown, "97 98 10")) << shown;
-  (void)program.read_until("the end of the program", 20);
+  (void)program.read_until("the end of the program");
   EXPECT_EQ(program.wait(), 0);
 }
 

@@ -18,23 +18,10 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using Words = std::vector<std::string>;
 
-constexpr double kDeadlineS = 100;  // a loaded machine loads libtorch slowly
-
-RunResult run_with_deadline(const Words& words) {
-  return run_cleave(words, {.deadline_s = kDeadlineS});
-}
-
 RunResult convert(const std::string& from, const std::string& to, const Words& more = {}) {
   Words words{"convert", "--from", from, "--to", to};
   words.insert(words.end(), more.begin(), more.end());
-  return run_with_deadline(words);
-}
-
-std::vector<std::string> names_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
-  std::sort(names.begin(), names.end());
-  return names;
+  return run_cleave(words);
 }
 
 bool contains(const std::string& text, const std::string& part) {
@@ -47,7 +34,7 @@ void train(const std::string& out, const Words& more = {}) {
   words.insert(words.end(), {"--batch-size", "4", "--steps", "2", "--tp", "2", "--gemm", "mkl",
                              "--threads-per-rank", "1"});
   words.insert(words.end(), more.begin(), more.end());
-  const RunResult ran = run_with_deadline(words);
+  const RunResult ran = run_cleave(words);
   ASSERT_EQ(ran.exit_code, 0) << ran.err;
 }
 
@@ -75,14 +62,14 @@ TEST(ConvertProgram, RunThroughEveryFormat_IsEqualAndGeneratesTheSame) {
   EXPECT_EQ(summary["files"], 1);
   EXPECT_GT(summary["tensors"], 10);
   EXPECT_GT(summary["bytes"], 1000);
-  const RunResult compared = run_with_deadline({"diff", run, last, "--json"});
+  const RunResult compared = run_cleave({"diff", run, last, "--json"});
   const json report = json::parse(compared.out);
   EXPECT_EQ(compared.exit_code, 0);
   EXPECT_EQ(report["equal"], true);
   EXPECT_EQ(report["optimizer_only_in_b"], 0);
   EXPECT_GT(report["optimizer_only_in_a"], 10);
   EXPECT_GT(report["compared"], 10);
-  EXPECT_EQ(run_with_deadline({"diff", run, last}).out,
+  EXPECT_EQ(run_cleave({"diff", run, last}).out,
             "optimizer state: only in A, " + report["optimizer_only_in_a"].dump() +
                 " tensors; only the weights are compared\n" + report["compared"].dump() +
                 " tensors compared, all equal\n");
@@ -90,19 +77,19 @@ TEST(ConvertProgram, RunThroughEveryFormat_IsEqualAndGeneratesTheSame) {
                                                                "quiet", "run", "safetensors"}));
   std::string want;
   for (const std::string& model : {run, std::string(folder / "oslo")}) {
-    const RunResult ran = run_with_deadline({"generate", "--model", model, "--prompt", "the Work",
-                                             "--tp", "2", "--max-new-tokens", "8", "--json"});
+    const RunResult ran = run_cleave({"generate", "--model", model, "--prompt", "the Work", "--tp",
+                                      "2", "--max-new-tokens", "8", "--json"});
     ASSERT_EQ(ran.exit_code, 0) << ran.err;
     const std::string ids = json::parse(ran.out)["sequences"][0]["ids"].dump();
     if (want.empty()) want = ids;
     EXPECT_EQ(ids, want) << model;
   }
 
-  const RunResult equal = run_with_deadline({"diff", last, folder / "nxd"});
+  const RunResult equal = run_cleave({"diff", last, folder / "nxd"});
   EXPECT_EQ(equal.exit_code, 0) << equal.out;
   EXPECT_TRUE(contains(equal.out, " tensors compared, all equal\n")) << equal.out;
   ASSERT_EQ(convert(last, folder / "half", {"--dtype", "bf16"}).exit_code, 0);
-  const RunResult other = run_with_deadline({"diff", last, folder / "half"});
+  const RunResult other = run_cleave({"diff", last, folder / "half"});
   EXPECT_EQ(other.exit_code, 1);
   EXPECT_TRUE(contains(other.out, "model.norm.weight: dtype F32 and BF16")) << other.out;
   EXPECT_TRUE(contains(other.out, " elements differ by up to ")) << other.out;
@@ -134,12 +121,12 @@ TEST(ConvertProgram, GgufFile_IsTheModelOfTheRun) {
   const std::string again = folder / "again.gguf";
   EXPECT_EQ(json::parse(convert(run, again, {"--json"}).out)["file"], again);
   for (const std::string& other : {file, back}) {
-    const json report = json::parse(run_with_deadline({"diff", run, other, "--json"}).out);
+    const json report = json::parse(run_cleave({"diff", run, other, "--json"}).out);
     EXPECT_EQ(report["equal"], true) << report;
   }
   const auto tokens = [](const std::string& tokenizer) {
     const std::string out =
-        run_with_deadline({"tokenize", "--tokenizer", tokenizer, "--text", "the Work"}).out;
+        run_cleave({"tokenize", "--tokenizer", tokenizer, "--text", "the Work"}).out;
     return out.substr(std::min(out.find('\n'), out.size()));  // without the tokenizer's kind
   };
   // In llama-tiny, only the 6 matrices ffn_down have other rows than of 256: 688, a multiple of 16.
@@ -153,19 +140,19 @@ TEST(ConvertProgram, GgufFile_IsTheModelOfTheRun) {
   EXPECT_EQ(of_file, tokens(run));
   std::string want;
   for (const std::string& model : {run, file}) {
-    const RunResult text = run_with_deadline(
+    const RunResult text = run_cleave(
         {"generate", "--model", model, "--prompt", "the Work", "--max-new-tokens", "8", "--json"});
     ASSERT_EQ(text.exit_code, 0) << text.err;
     const std::string ids = json::parse(text.out)["sequences"][0]["ids"].dump();
     if (want.empty()) want = ids;
     EXPECT_EQ(ids, want) << model;
   }
-  const json seen = json::parse(run_with_deadline({"inspect", file, "--json"}).out);
+  const json seen = json::parse(run_cleave({"inspect", file, "--json"}).out);
   EXPECT_EQ(seen["kind"], "GGUF file");
   EXPECT_EQ(seen["metadata"]["general.architecture"], "llama");
   EXPECT_EQ(seen["metadata"]["general.name"], "run");
   EXPECT_EQ(seen["metadata"]["tokenizer.ggml.tokens"], "257 values");
-  const RunResult trained = run_with_deadline(
+  const RunResult trained = run_cleave(
       {"train", "--model", file, "--data", test::source_file("LICENSE"), "--out", folder / "next",
        "--seq-len", "32", "--batch-size", "4", "--steps", "1", "--threads-per-rank", "1"});
   EXPECT_EQ(trained.exit_code, 0) << trained.err;
@@ -206,10 +193,9 @@ TEST(ConvertProgram, InvalidConversions_EndWithTheirCodeAndLeaveNothing) {
     EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"run"}));
   }
   const auto in_shell = [&](const std::string& before) {
-    return run_program(
-        {"/bin/bash", "-c", before + "exec \"$0\" convert --from " + run + " --to " + out,
-         test::program()},
-        {.deadline_s = kDeadlineS});
+    return run_program({"/bin/bash", "-c",
+                        before + "exec \"$0\" convert --from " + run + " --to " + out,
+                        test::program()});
   };
   const RunResult full = in_shell("ulimit -f 100; ");  // no file above 100 KiB
   EXPECT_EQ(full.exit_code, 5) << full.err;
@@ -223,8 +209,8 @@ TEST(ConvertProgram, InvalidConversions_EndWithTheirCodeAndLeaveNothing) {
 }
 
 TEST(DiffProgram, MissingPathAndMissingWord_AreErrors) {
-  EXPECT_EQ(run_with_deadline({"diff", "/nowhere"}).exit_code, 2);
-  EXPECT_EQ(run_with_deadline({"diff", "/nowhere", "/nowhere"}).exit_code, 5);
+  EXPECT_EQ(run_cleave({"diff", "/nowhere"}).exit_code, 2);
+  EXPECT_EQ(run_cleave({"diff", "/nowhere", "/nowhere"}).exit_code, 5);
 }
 
 }  // namespace

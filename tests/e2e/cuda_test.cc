@@ -17,16 +17,10 @@ namespace {
 using nlohmann::json;
 using Words = std::vector<std::string>;
 
-constexpr double kDeadlineS = 100;
-
-RunResult run_with_deadline(const Words& words, const Words& environment = {}) {
-  return run_cleave(words, {.environment = environment, .deadline_s = kDeadlineS});
-}
-
 /// `cleave doctor`'s line about CUDA: "2 GPUs: ...", or "none; " and the reason.
 const std::string& cuda_text() {
   static const std::string text = [] {
-    const RunResult ran = run_with_deadline({"doctor", "--json"});
+    const RunResult ran = run_cleave({"doctor", "--json"});
     EXPECT_EQ(ran.exit_code, 0) << ran.err;
     return json::parse(ran.out)["cleave"]["CUDA"].get<std::string>();
   }();
@@ -66,10 +60,10 @@ void expect_losses_of_the_cpu(const Words& layout, const std::string& dtype = "f
                               const Words& environment = {}) {
   const TempFolder folder;
   const std::string cpu = folder / "cpu", gpu = folder / "gpu";
-  ASSERT_EQ(run_with_deadline(train(cpu, {"--dtype", dtype})).exit_code, 0);
+  ASSERT_EQ(run_cleave(train(cpu, {"--dtype", dtype})).exit_code, 0);
   Words words = layout;
   words.insert(words.end(), {"--dtype", dtype, "--device", "cuda"});
-  const RunResult ran = run_with_deadline(train(gpu, words), environment);
+  const RunResult ran = run_cleave(train(gpu, words), {.environment = environment});
   ASSERT_EQ(ran.exit_code, 0) << ran.err;
   const auto want = losses_of(cpu);
   const auto got = losses_of(gpu);
@@ -85,7 +79,7 @@ TEST(CudaProgram, WithoutAGpu_EveryCommandSaysWhatIsMissing) {
   for (const Words& layout : std::vector<Words>{{}, {"--tp", "2"}}) {
     Words words = layout;
     words.insert(words.end(), {"--device", "cuda"});
-    const RunResult ran = run_with_deadline(train(folder / "run", words));
+    const RunResult ran = run_cleave(train(folder / "run", words));
     EXPECT_EQ(ran.exit_code, 2) << ran.err;
     EXPECT_TRUE(ran.err.starts_with("cleave: --device cuda: ")) << ran.err;
     EXPECT_NE(ran.err.find("choose cpu"), std::string::npos) << ran.err;
@@ -118,8 +112,8 @@ TEST(CudaProgram, TrainedOverGpus_HasTheLossesOfTheCpu) {
 
 TEST(CudaProgram, ShardedOverGpus_IsTheModelOnTheCpu) {
   SKIP_WITHOUT_GPUS(2);
-  const RunResult ran = run_with_deadline(
-      {"verify", "--model", "llama-tiny", "--tp", "2", "--device", "cuda", "--json"});
+  const RunResult ran =
+      run_cleave({"verify", "--model", "llama-tiny", "--tp", "2", "--device", "cuda", "--json"});
   EXPECT_EQ(ran.exit_code, 0) << ran.out << ran.err;
 }
 
@@ -127,7 +121,7 @@ TEST(CudaProgram, MoreRanksThanGpus_AreRefusedWithTheMaximum) {
   SKIP_WITHOUT_GPUS(1);
   const TempFolder folder;
   const std::string tp = std::to_string(num_gpus() + 1);
-  const RunResult ran = run_with_deadline(train(folder / "run", {"--tp", tp, "--device", "cuda"}));
+  const RunResult ran = run_cleave(train(folder / "run", {"--tp", tp, "--device", "cuda"}));
   EXPECT_EQ(ran.exit_code, 3) << ran.err;
   EXPECT_NE(ran.err.find("start at most " + std::to_string(num_gpus())), std::string::npos)
       << ran.err;

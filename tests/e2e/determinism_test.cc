@@ -26,8 +26,6 @@ namespace {
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 
-constexpr double kDeadlineS = 100;  // a loaded machine loads libtorch slowly
-
 /// Arguments of a run of the tiny model into folder/NAME.
 Words train_tiny(const TempFolder& folder, const std::string& name, const Words& more) {
   std::ofstream(folder / "tiny.json") << kTinyLlama;
@@ -95,8 +93,7 @@ TEST(Determinism, SameCommandUnderLoadAndWithLateRanks_GivesTheSameBits) {
     fs::remove_all(folder / "run");
     Words more{"--steps", "30", "--save-every", "10", "--seed", "3"};
     more.insert(more.end(), layouts.at(num_ranks).begin(), layouts.at(num_ranks).end());
-    const RunResult ran =
-        run_cleave(launched(delays, train_tiny(folder, "run", more)), {.deadline_s = kDeadlineS});
+    const RunResult ran = run_cleave(launched(delays, train_tiny(folder, "run", more)));
     EXPECT_EQ(ran.exit_code, 0) << ran.err;
     return results_of(folder / "run");
   };
@@ -144,7 +141,7 @@ TEST(Determinism, LossesOnFourRanks_AreThoseOfOne) {
     parallel.insert(parallel.end(), {"--tp", "2", "--dp", "2"});
     const std::string one = type + "one", four = type + "four";
     for (const auto& words : {train_tiny(folder, one, steps), train_tiny(folder, four, parallel)}) {
-      const RunResult ran = run_cleave(words, {.deadline_s = kDeadlineS});
+      const RunResult ran = run_cleave(words);
       ASSERT_EQ(ran.exit_code, 0) << ran.err;
     }
     const double difference = largest_difference(folder / one, folder / four);

@@ -20,8 +20,6 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 using Words = std::vector<std::string>;
 
-constexpr double kDeadlineS = 100;  // a loaded machine loads libtorch slowly
-
 Words train_tiny(const std::string& out, const Words& more = {}) {
   const std::string model = out + ".json";
   std::ofstream(model) << kTinyLlama;
@@ -55,11 +53,7 @@ RunResult with_fault(const Words& words, const std::string& run, const std::stri
       fault + "\nwait $pid";
   Words all{"/bin/bash", "-c", script, test::program()};
   all.insert(all.end(), words.begin(), words.end());
-  return run_program(all, {.deadline_s = kDeadlineS});
-}
-
-RunResult run_with_deadline(const Words& words) {
-  return run_cleave(words, {.deadline_s = kDeadlineS});
+  return run_program(all);
 }
 
 int64_t num_lines(const std::string& text) {
@@ -86,7 +80,7 @@ TEST(Faults, KilledRank_IsReportedInAFewLinesWithTheCommandToResume) {
   EXPECT_THAT(command, testing::StartsWith(test::program() + " launch -n 2 -- " + test::program() +
                                            " train "));
   command.replace(command.find(steps), steps.size(), "--steps 40");
-  const RunResult again = run_program({"/bin/bash", "-c", command}, {.deadline_s = kDeadlineS});
+  const RunResult again = run_program({"/bin/bash", "-c", command});
   // The run may have passed 40 steps; then nothing is left to do.
   EXPECT_EQ(again.exit_code, 0) << again.err;
   EXPECT_THAT(again.out, HasSubstr("resumed after step "));
@@ -114,8 +108,7 @@ TEST(Faults, RankKilledBeforeTheFirstCheckpoint_LeavesAFolderToStartInAgain) {
   EXPECT_EQ(ran.exit_code, 137);
   EXPECT_THAT(ran.err, Not(HasSubstr("resume")));
   EXPECT_GE(metrics_of(run).size(), 5U);
-  const RunResult again =
-      run_with_deadline(launched(train_tiny(run, {"--tp", "2", "--steps", "3"})));
+  const RunResult again = run_cleave(launched(train_tiny(run, {"--tp", "2", "--steps", "3"})));
   EXPECT_EQ(again.exit_code, 0) << again.err;
   EXPECT_EQ(metrics_of(run).size(), 3U);
   EXPECT_TRUE(std::filesystem::exists(run + "/step_00000003"));
@@ -154,7 +147,7 @@ TEST(Faults, RestartsOfTheLauncher_EndWithTheBitsOfTheUnbrokenRun) {
   const Words flags{"--dp",         "2",  "--zero", "1", "--steps",     "200",
                     "--save-every", "20", "--seed", "3", "--keep-last", "2"};
   const std::string whole = folder / "whole", part = folder / "part";
-  ASSERT_EQ(run_with_deadline(launched(train_tiny(whole, flags))).exit_code, 0);
+  ASSERT_EQ(run_cleave(launched(train_tiny(whole, flags))).exit_code, 0);
   const RunResult ran =
       with_fault(launched(train_tiny(part, flags), {"--max-restarts", "2"}), part,
                  "steps 12; kill -9 $(child 1); sleep 0.5; steps 60; kill -9 $(child 2)");
@@ -163,8 +156,7 @@ TEST(Faults, RestartsOfTheLauncher_EndWithTheBitsOfTheUnbrokenRun) {
               ContainsRegex("^cleave: restart 1 of 2: rank 0 \\(pid [0-9]+\\) was killed by "
                             "signal 9 [^\n]*\n(cleave: restart 2 of 2: rank 1 [^\n]*\n)?$"))
       << "the second kill may come after the end";
-  const RunResult same =
-      run_with_deadline({"diff", whole + "/step_00000200", part + "/step_00000200"});
+  const RunResult same = run_cleave({"diff", whole + "/step_00000200", part + "/step_00000200"});
   EXPECT_EQ(same.exit_code, 0) << same.out << same.err;
 }
 
@@ -202,8 +194,7 @@ TEST(Faults, ReaderOfATrainingRunThatLeaves_EndsItWith141) {
     std::string command = test::program();
     for (const std::string& word : words) command += " " + word;
     const RunResult ran =
-        run_program({"/bin/bash", "-c", command + " | head -1; echo ${PIPESTATUS[0]}"},
-                    {.deadline_s = kDeadlineS});
+        run_program({"/bin/bash", "-c", command + " | head -1; echo ${PIPESTATUS[0]}"});
     EXPECT_THAT(ran.out, testing::EndsWith("\n141\n"));
     EXPECT_EQ(ran.err, "");
     const RunResult left =
@@ -225,8 +216,7 @@ TEST(Faults, ReaderThatReadsNothing_IsATimeoutAndNoHang) {
     for (const std::string& word : words) command += " " + word;
     const std::string fills = "rm -f " + pipe + "; mkfifo " + pipe + "; exec 3<>" + pipe +
                               "; head -c 65536 /dev/zero >&3; ";
-    const RunResult ran =
-        run_program({"/bin/bash", "-c", fills + command + " >&3"}, {.deadline_s = kDeadlineS});
+    const RunResult ran = run_program({"/bin/bash", "-c", fills + command + " >&3"});
     EXPECT_EQ(ran.exit_code, 7) << ran.err;
     EXPECT_THAT(ran.err,
                 ContainsRegex("timeout of 1 s: rank 1 waits in .* for rank 0; rank 0 is "));
@@ -263,7 +253,7 @@ TEST(Faults, LimitsOnMemory_AreReportedAndNeverCrash) {
          train_tiny(run, {"--tp", "2", "--steps", "2", "--timeout", "5"})) {
       command += " " + word;
     }
-    const RunResult ran = run_program({"/bin/bash", "-c", command}, {.deadline_s = kDeadlineS});
+    const RunResult ran = run_program({"/bin/bash", "-c", command});
     EXPECT_TRUE(ran.exit_code == 0 || ran.exit_code == 10)
         << mebibytes << " MiB: exit " << ran.exit_code << ": " << ran.err;
     EXPECT_LE(num_lines(ran.err), 2) << ran.err;
@@ -291,7 +281,7 @@ TEST(Faults, ModelThatIsTooLarge_IsReportedWithItsMemory) {
   for (const std::string& word : train(folder / "run", {"--model", folder / "large.json"})) {
     command += " " + word;
   }
-  const RunResult ran = run_program({"/bin/bash", "-c", command}, {.deadline_s = kDeadlineS});
+  const RunResult ran = run_program({"/bin/bash", "-c", command});
   EXPECT_EQ(ran.exit_code, 10) << ran.err;
   EXPECT_THAT(ran.out, testing::MatchesRegex("memory  at most [2-4].[0-9] GiB per rank\n"));
 }
@@ -309,12 +299,12 @@ TEST(Faults, StoppedRank_IsShownByDoctorFromTheFlightLog) {
   ASSERT_NE(at, std::string::npos) << ran.err;
   const std::string path = ran.err.substr(at + 12, ran.err.find('\n', at) - at - 12);
   EXPECT_TRUE(path.starts_with(run)) << path;
-  const RunResult text = run_with_deadline({"doctor", "--flight", path});
+  const RunResult text = run_cleave({"doctor", "--flight", path});
   EXPECT_EQ(text.exit_code, 0) << text.err;
   EXPECT_THAT(text.out, ContainsRegex("\nstuck   rank 1 \\(pid [0-9]+, step [0-9]+\\) is "
                                       "(after|in) .* on axis .*; rank 0 waits for it\n"));
   EXPECT_THAT(text.out, ContainsRegex("\nrank 0, last 8 of [0-9]+ operations\n"));
-  const RunResult json = run_with_deadline({"doctor", "--flight", path, "--json"});
+  const RunResult json = run_cleave({"doctor", "--flight", path, "--json"});
   EXPECT_THAT(json.out, HasSubstr("\"stuck\":[1]"));
 }
 
@@ -324,7 +314,7 @@ RunResult launched_by_script(const std::string& run, const std::string& script) 
   Words words{"launch", "-n", "2", "--", "/bin/bash", "-c", script, "x", test::program()};
   const Words trained = train(run, {"--dp", "2", "--steps", "2"});
   words.insert(words.end(), trained.begin(), trained.end());
-  return run_with_deadline(words);
+  return run_cleave(words);
 }
 
 /// Writes two models with different weights and without manifests. Returns their folders' common
@@ -333,7 +323,7 @@ std::string models_that_differ(const TempFolder& folder) {
   const std::string name = folder / "model.";
   for (const char* seed : {"0", "1"}) {
     const std::filesystem::path run = folder / str("run.", seed), model = name + seed;
-    const RunResult ran = run_with_deadline(train_tiny(run, {"--steps", "1", "--seed", seed}));
+    const RunResult ran = run_cleave(train_tiny(run, {"--steps", "1", "--seed", seed}));
     EXPECT_EQ(ran.exit_code, 0) << ran.err;
     std::filesystem::create_directory(model);
     for (const char* file : {"config.json", "model.safetensors", "tokenizer.json"}) {
@@ -395,7 +385,7 @@ TEST(Faults, InferenceRanksWithDifferentOptions_EndWith3AndBothValues) {
       {generate + "--model " + models + "$RANK",
        "rank 1 has weights with checksum [0-9a-f]+, rank 0 [0-9a-f]+"}};
   for (const auto& [command, difference] : cases) {
-    const RunResult ran = run_with_deadline(
+    const RunResult ran = run_cleave(
         {"launch", "-n", "2", "--", "/bin/bash", "-c", "exec " + test::program() + " " + command});
     EXPECT_EQ(ran.exit_code, 3) << ran.err;
     EXPECT_THAT(ran.err,
@@ -417,7 +407,7 @@ TEST(Faults, RanksOfDifferentCommands_EndWith8) {
 // Row R12.
 TEST(Faults, LearningRateThatExplodes_EndsWith9AndNoCheckpoint) {
   const TempFolder folder;
-  const RunResult ran = run_with_deadline(
+  const RunResult ran = run_cleave(
       train_tiny(folder / "run", {"--steps", "50", "--lr", "1e6", "--clip", "0", "--warmup", "0"}));
   EXPECT_EQ(ran.exit_code, 9) << ran.err;
   EXPECT_THAT(ran.err, HasSubstr("in step "));
@@ -430,7 +420,7 @@ TEST(Faults, RunUnderAnOpenUmask_MakesNoWorldWritableFile) {
   const std::string run = folder / "run";
   std::string command = std::string("umask 000; exec ") + test::program();
   for (const std::string& word : train_tiny(run, {"--steps", "2"})) command += " " + word;
-  ASSERT_EQ(run_program({"/bin/bash", "-c", command}, {.deadline_s = kDeadlineS}).exit_code, 0);
+  ASSERT_EQ(run_program({"/bin/bash", "-c", command}).exit_code, 0);
   for (const auto& entry : std::filesystem::recursive_directory_iterator(run)) {
     const auto mode = entry.status().permissions();
     EXPECT_EQ(mode & std::filesystem::perms::others_write, std::filesystem::perms::none)

@@ -21,8 +21,6 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-constexpr double kDeadlineS = 100;  // a loaded machine loads libtorch slowly
-
 /// Hosts 10.77.0.1 and 10.77.0.2, which reach only each other; the destructor removes them.
 class TwoHosts {
  public:
@@ -52,7 +50,7 @@ class TwoHosts {
               "echo $$ > " + pid_file + "; exec ip netns exec " + name(host) + " \"$0\" \"$@\"",
               test::program()};
     all.insert(all.end(), words.begin(), words.end());
-    return run_program(all, {.environment = variables, .deadline_s = kDeadlineS});
+    return run_program(all, {.environment = variables});
   }
 
   /// From now on both hosts lose one in thirty packets, by netem, or by an ingress filter that
@@ -144,7 +142,7 @@ TEST(Hosts, TensorParallelTraining_GivesTheLossesOfOneHost) {
   if (!hosts.exist()) GTEST_SKIP() << "network namespaces cannot be made here";
   const TempFolder folder;
   const Words steps{"--tp", "2", "--steps", "10", "--dtype", "bf16"};
-  ASSERT_EQ(run_cleave(train(folder / "one", steps), {.deadline_s = kDeadlineS}).exit_code, 0);
+  ASSERT_EQ(run_cleave(train(folder / "one", steps)).exit_code, 0);
   const auto want = metrics_of(folder / "one");
   ASSERT_EQ(want.size(), 10U);
   // mpirun's variables alone start no MPI.
@@ -169,8 +167,7 @@ TEST(Hosts, TensorParallelTraining_GivesTheLossesOfOneHost) {
 void wait_for_step_3(const std::string& run) {
   const RunResult ran = run_program(
       {"/bin/bash", "-c",
-       "until grep -q '\"step\":3,' " + run + "/metrics.jsonl 2>/dev/null; do sleep 0.05; done"},
-      {.deadline_s = kDeadlineS});
+       "until grep -q '\"step\":3,' " + run + "/metrics.jsonl 2>/dev/null; do sleep 0.05; done"});
   EXPECT_EQ(ran.exit_code, 0);
 }
 
@@ -201,7 +198,7 @@ TEST(Hosts, TensorParallelInsideAHost_UsesNoSocket) {
   const TempFolder folder;
   const Words layout{"--model", "llama-tiny", "--tp",         "2", "--dp",      "2",
                      "--steps", "6",          "--batch-size", "8", "--seq-len", "256"};
-  ASSERT_EQ(run_cleave(train(folder / "one", layout), {.deadline_s = kDeadlineS}).exit_code, 0);
+  ASSERT_EQ(run_cleave(train(folder / "one", layout)).exit_code, 0);
   for (const RunResult& ran : run_four(hosts, train(folder / "two", layout))) {
     ASSERT_EQ(ran.exit_code, 0) << ran.err;
   }
@@ -267,7 +264,7 @@ TEST(Hosts, DataParallelOverHosts_SendsTheGradientsOnceEachWay) {
     return train(folder / out,
                  {"--model", "llama-tiny", "--dp", "4", "--steps", std::to_string(steps)});
   };
-  ASSERT_EQ(run_cleave(run_of("one", 5), {.deadline_s = kDeadlineS}).exit_code, 0);
+  ASSERT_EQ(run_cleave(run_of("one", 5)).exit_code, 0);
   // Once for each rank would be twice.
   expect_bytes_of_a_step(hosts, kWeightsOfTiny * 4, [&](int steps) {
     for (const RunResult& ran : run_four(hosts, run_of(str("steps-", steps), steps))) {
@@ -287,7 +284,7 @@ TEST(Hosts, GradientsInBf16_TakeTwoBytesAnElementBetweenHosts) {
     return train(folder / out, {"--model", "llama-tiny", "--dp", "2", "--reduce-dtype", "bf16",
                                 "--steps", std::to_string(steps)});
   };
-  ASSERT_EQ(run_cleave(run_of("one", 5), {.deadline_s = kDeadlineS}).exit_code, 0);
+  ASSERT_EQ(run_cleave(run_of("one", 5)).exit_code, 0);
   expect_bytes_of_a_step(hosts, kWeightsOfTiny * 2, [&](int steps) {
     const HostResults ran = run_both(hosts, run_of(str("steps-", steps), steps), "by hand");
     EXPECT_EQ(ran.first.exit_code, 0) << ran.first.err;
@@ -361,7 +358,7 @@ TEST(Hosts, LostPackets_CostTimeButNoBits) {
   if (!hosts.lose_packets()) GTEST_SKIP() << "tc can lose no packets here";
   const TempFolder folder;
   const Words steps{"--tp", "2", "--steps", "10"};
-  ASSERT_EQ(run_cleave(train(folder / "one", steps), {.deadline_s = kDeadlineS}).exit_code, 0);
+  ASSERT_EQ(run_cleave(train(folder / "one", steps)).exit_code, 0);
   const HostResults ran = run_both(hosts, train(folder / "two", steps), "by hand");
   ASSERT_EQ(ran.first.exit_code, 0) << ran.first.err;
   ASSERT_EQ(ran.second.exit_code, 0) << ran.second.err;
@@ -389,7 +386,7 @@ TEST(Hosts, SetUpThatFailsAfterARestart_EndsBothWithItsCause) {
   const TempFolder folder;
   const std::string out = folder / "run";
   const Words words = train(out, {"--tp", "2", "--steps", "4", "--save-every", "2"});
-  ASSERT_EQ(run_cleave(words, {.deadline_s = kDeadlineS}).exit_code, 0);
+  ASSERT_EQ(run_cleave(words).exit_code, 0);
   const auto restarted = [&](const Words& first_words, const Words& second_words) {
     const auto run = [&](int host, const Words& own) {
       Words variables = variables_of("torchrun", host);

@@ -22,8 +22,6 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 using Words = std::vector<std::string>;
 
-constexpr double kDeadlineS = 100;  // a loaded machine loads libtorch slowly
-
 /// An executable script that is called as `ssh HOST COMMAND`.
 std::string remote_shell(const TempFolder& folder, const std::string& script) {
   const std::string path = folder / "shell";
@@ -109,7 +107,7 @@ RunResult with_script(const Words& words, const TempFolder& folder, const std::s
                 file_in(folder, "ready.1") + " ]; do sleep 0.01; done\n" + then,
             test::program()};
   all.insert(all.end(), words.begin(), words.end());
-  return run_program(all, {.deadline_s = kDeadlineS});
+  return run_program(all);
 }
 
 TEST(LaunchHosts, Sigterm_ReachesTheRanksOfAllHosts) {
@@ -238,7 +236,7 @@ TEST(LaunchHosts, HostLostForGood_TheRunContinuesOnTheOthersWithTheSameBatches) 
   std::ofstream(model) << kTinyLlama;
   const Words of_run{"--model",      model, "--batch-size", "6",   "--tp", "2",   "--dp", "3",
                      "--save-every", "5",   "--steps",      "120", "--lr", "1e-3"};
-  ASSERT_EQ(run_cleave(train(folder / "one", of_run), {.deadline_s = kDeadlineS}).exit_code, 0);
+  ASSERT_EQ(run_cleave(train(folder / "one", of_run)).exit_code, 0);
   Words words = launch_words(
       remote_shell(folder, ThreeHosts::remote_shell()),
       ThreeHosts::address(1) + "," + ThreeHosts::address(2) + "," + ThreeHosts::address(3), 6,
@@ -251,7 +249,7 @@ TEST(LaunchHosts, HostLostForGood_TheRunContinuesOnTheOthersWithTheSameBatches) 
                 ThreeHosts::removal(2) + "\nwait $pid",
             test::program()};
   all.insert(all.end(), words.begin(), words.end());
-  const RunResult ran = run_program(all, {.deadline_s = kDeadlineS});
+  const RunResult ran = run_program(all);
   ASSERT_EQ(ran.exit_code, 0) << ran.err;
   EXPECT_THAT(ran.err, HasSubstr("cleave: restart 1 of 1: host 10.78.0.2 does not answer; 2 of 3 "
                                  "hosts continue with 4 ranks\n"));
@@ -275,8 +273,7 @@ TEST(LaunchHosts, BatchTooSmallForTheOtherRanks_IsRefusedInOneLine) {
   const Words trained =
       train(folder / "run", {"--model", model, "--batch-size", "2", "--tp", "2", "--dp", "2"});
   words.insert(words.end(), trained.begin(), trained.end());
-  const RunResult ran =
-      run_cleave(words, {.environment = {"CLEAVE_RESTARTS=1"}, .deadline_s = kDeadlineS});
+  const RunResult ran = run_cleave(words, {.environment = {"CLEAVE_RESTARTS=1"}});
   EXPECT_EQ(ran.exit_code, 3);
   EXPECT_THAT(ran.err, HasSubstr("a run of tp=2 x pp=1 x dp=2 cannot continue on 3 ranks: the "
                                  "batch of 2 sequences has none for some of the data-parallel "

@@ -58,8 +58,7 @@ TEST_P(LessonProgram, Answers_AreThoseOfTheClosedForms) {
   const TempFolder folder;
   const LessonCase& each = cases()[GetParam()];
   const std::string out = folder / "lesson";
-  const RunResult ran =
-      run_cleave({"lesson", each.name, "--out", out, "--json"}, {.deadline_s = 100});
+  const RunResult ran = run_cleave({"lesson", each.name, "--out", out, "--json"});
   ASSERT_EQ(ran.exit_code, 0) << ran.err;
   ASSERT_EQ(ran.out.find('\n'), ran.out.size() - 1) << "more than one line";
   const json found = json::parse(ran.out);
@@ -91,8 +90,7 @@ TEST(LessonSignal, StoppedLesson_LeavesNothing) {
   const std::string script = "\"$0\" lesson tp --out " + out + " & pid=$!; until [ -e " + out +
                              "/before/metrics.jsonl ]; do sleep 0.01; done; kill -TERM $pid; "
                              "wait $pid";
-  const RunResult ran =
-      run_program({"/bin/bash", "-c", script, test::program()}, {.deadline_s = 100});
+  const RunResult ran = run_program({"/bin/bash", "-c", script, test::program()});
   EXPECT_EQ(ran.exit_code, 143);
   EXPECT_EQ(ran.err, "");
   EXPECT_FALSE(std::filesystem::exists(out));

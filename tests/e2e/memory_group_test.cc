@@ -76,8 +76,7 @@ TEST(MemoryGroup, RunAboveTheLimit_IsRefusedInsteadOfKilled) {
   config.replace(config.find("\"intermediate_size\":20"), 22, "\"intermediate_size\":350000");
   std::ofstream(folder / "wide.json") << config;
   const RunResult ran = run_program(
-      in_group(group, train(folder / "run", {"--model", folder / "wide.json", "--steps", "1"})),
-      {.deadline_s = 60});
+      in_group(group, train(folder / "run", {"--model", folder / "wide.json", "--steps", "1"})));
   EXPECT_EQ(ran.exit_code, 10) << ran.err;
   EXPECT_THAT(ran.err,
               ContainsRegex("^cleave: the run needs about [0-9.]+ [MG]iB of memory, and "
@@ -89,9 +88,9 @@ TEST(MemoryGroup, RankThatTheKernelKillsAtTheLimit_IsReportedWithTheLimit) {
   const LimitedGroup group("268435456");
   if (group.path().empty()) GTEST_SKIP() << "needs the right to make a control group with a limit";
   // tail waits for the end of an infinite line.
-  const std::string rank = "if [ $RANK = 1 ]; then exec tail /dev/zero; fi; exec sleep 100";
-  const RunResult ran = run_program(
-      in_group(group, {"launch", "-n", "2", "--", "/bin/bash", "-c", rank}), {.deadline_s = 60});
+  const std::string rank = "if [ $RANK = 1 ]; then exec tail /dev/zero; fi; exec sleep 200";
+  const RunResult ran =
+      run_program(in_group(group, {"launch", "-n", "2", "--", "/bin/bash", "-c", rank}));
   EXPECT_EQ(ran.exit_code, 137);
   EXPECT_THAT(ran.err,
               ContainsRegex("rank 1 \\(pid [0-9]+\\) was killed by signal 9 for lack of "
@@ -101,8 +100,7 @@ TEST(MemoryGroup, RankThatTheKernelKillsAtTheLimit_IsReportedWithTheLimit) {
 // Any other SIGKILL is reported without the memory limit.
 TEST(MemoryGroup, RankKilledWithinTheLimit_IsNotReportedAsOutOfMemory) {
   const RunResult ran = run_cleave({"launch", "-n", "2", "--", "/bin/bash", "-c",
-                                    "if [ $RANK = 1 ]; then kill -9 $$; fi; exec sleep 100"},
-                                   {.deadline_s = 60});
+                                    "if [ $RANK = 1 ]; then kill -9 $$; fi; exec sleep 200"});
   EXPECT_EQ(ran.exit_code, 137);
   EXPECT_THAT(ran.err,
               ContainsRegex("rank 1 \\(pid [0-9]+\\) was killed by signal 9 before it joined\n"));

@@ -23,12 +23,6 @@ namespace {
 using nlohmann::json;
 using Words = std::vector<std::string>;
 
-constexpr double kDeadlineS = 100;  // a loaded machine loads libtorch slowly
-
-RunResult run_with_deadline(const Words& words) {
-  return run_cleave(words, {.deadline_s = kDeadlineS});
-}
-
 Words launched(int ranks, const Words& words) {
   Words all{"launch", "-n", std::to_string(ranks), "--", test::program()};
   all.insert(all.end(), words.begin(), words.end());
@@ -39,11 +33,11 @@ Words launched(int ranks, const Words& words) {
 TEST(TrainProgram, ProcessesUnderLaunch_GiveTheLossesOfOneRank) {
   const TempFolder folder;
   const Words fp64{"--dtype", "fp64", "--steps", "20"};
-  const RunResult one = run_with_deadline(train(folder / "one", fp64));
+  const RunResult one = run_cleave(train(folder / "one", fp64));
   ASSERT_EQ(one.exit_code, 0) << one.err;
   Words parallel = fp64;
   parallel.insert(parallel.end(), {"--tp", "2", "--dp", "2"});
-  const RunResult four = run_with_deadline(launched(4, train(folder / "four", parallel)));
+  const RunResult four = run_cleave(launched(4, train(folder / "four", parallel)));
   ASSERT_EQ(four.exit_code, 0) << four.err;
   EXPECT_NE(four.out.find("as processes"), std::string::npos) << four.out;
   const auto want = metrics_of(folder / "one");
@@ -58,9 +52,9 @@ TEST(TrainProgram, ProcessesUnderLaunch_GiveTheLossesOfOneRank) {
 
 TEST(TrainProgram, Quiet_PrintsWarningsAndErrorsOnly) {
   const TempFolder folder;
-  const RunResult ran = run_with_deadline(
-      train(folder / "run", {"--quiet", "--steps", "2", "--eval-data", test::source_file("LICENSE"),
-                             "--schedule-pp", "1f1b"}));
+  const RunResult ran =
+      run_cleave(train(folder / "run", {"--quiet", "--steps", "2", "--eval-data",
+                                        test::source_file("LICENSE"), "--schedule-pp", "1f1b"}));
   EXPECT_EQ(ran.exit_code, 0);
   EXPECT_EQ(ran.out, "");
   EXPECT_TRUE(ran.err.starts_with("cleave: warning: --schedule-pp 1f1b orders")) << ran.err;
@@ -74,7 +68,7 @@ TEST(TrainProgram, TerminalWithNoColor_ShowsProgressWithoutColors) {
   Words words = train(folder / "run", {"--model", folder / "tiny.json", "--steps", "3"});
   words.insert(words.begin(), {"/usr/bin/env", "NO_COLOR=1", "TERM=xterm", test::program()});
   TerminalProgram program(words);
-  const std::string shown = program.read_until("the end of the program", 100);
+  const std::string shown = program.read_until("the end of the program");
   EXPECT_EQ(program.wait(), 0) << shown;
   EXPECT_NE(shown.find("\r\x1b[K"), std::string::npos) << shown;
   EXPECT_NE(shown.find("step 3/3"), std::string::npos) << shown;
@@ -85,7 +79,7 @@ TEST(TrainProgram, TerminalWithNoColor_ShowsProgressWithoutColors) {
 TEST(TrainProgram, PipelineAndShardsAsProcesses_GiveTheLossesOfOneRankAndResumeOnIt) {
   const TempFolder folder;
   const Words fp64{"--dtype", "fp64", "--steps", "4", "--save-every", "2"};
-  ASSERT_EQ(run_with_deadline(train(folder / "one", fp64)).exit_code, 0);
+  ASSERT_EQ(run_cleave(train(folder / "one", fp64)).exit_code, 0);
   const auto want = metrics_of(folder / "one");
   const std::vector<Words> layouts = {
       {"--pp", "2", "--tp", "2", "--sequence-parallel", "--recompute", "full"},
@@ -95,7 +89,7 @@ TEST(TrainProgram, PipelineAndShardsAsProcesses_GiveTheLossesOfOneRankAndResumeO
     const std::string run = folder / ("split" + std::to_string(i));
     Words words = fp64;
     words.insert(words.end(), layouts[i].begin(), layouts[i].end());
-    const RunResult ran = run_with_deadline(launched(4, train(run, words)));
+    const RunResult ran = run_cleave(launched(4, train(run, words)));
     ASSERT_EQ(ran.exit_code, 0) << ran.err;
     EXPECT_TRUE(ran.out.starts_with("memory  ")) << ran.out;
     EXPECT_NE(ran.out.find("\ntime  "), std::string::npos) << ran.out;
@@ -113,7 +107,7 @@ TEST(TrainProgram, PipelineAndShardsAsProcesses_GiveTheLossesOfOneRankAndResumeO
   std::ofstream(half + "/latest") << "step_00000002\n";
   Words resume = fp64;
   resume.emplace_back("--resume");
-  const RunResult again = run_with_deadline(train(half, resume));
+  const RunResult again = run_cleave(train(half, resume));
   ASSERT_EQ(again.exit_code, 0) << again.err;
   EXPECT_NEAR(metrics_of(half).back()["loss"].get<double>(), want.back()["loss"].get<double>(),
               1e-9);
@@ -124,9 +118,9 @@ TEST(TrainProgram, ResumedWithOtherFlags_ReportsTheDifferences) {
   const std::string run = folder / "run";
   const auto resumed = [&](Words flags) {
     flags.emplace_back("--resume");
-    return run_with_deadline(train(run, flags));
+    return run_cleave(train(run, flags));
   };
-  const RunResult begun = run_with_deadline(train(
+  const RunResult begun = run_cleave(train(
       run, {"--steps", "2", "--model", "llama-15m", "--eval-data", test::source_file("LICENSE")}));
   ASSERT_EQ(begun.exit_code, 0) << begun.err;
   // The printed evaluation loss is the one in metrics.jsonl.
@@ -165,11 +159,11 @@ TEST(TrainProgram, ResumeWithoutACheckpoint_StartsFromTheBeginningAndSaysSo) {
   const TempFolder folder;
   std::ofstream(folder / "tiny.json") << kTinyLlama;
   const Words flags{"--model", folder / "tiny.json", "--steps", "2"};
-  ASSERT_EQ(run_with_deadline(train(folder / "plain", flags)).exit_code, 0);
+  ASSERT_EQ(run_cleave(train(folder / "plain", flags)).exit_code, 0);
   const std::string run = folder / "run";
   Words again = flags;
   again.emplace_back("--resume");
-  const RunResult first = run_with_deadline(train(run, again));
+  const RunResult first = run_cleave(train(run, again));
   EXPECT_EQ(first.exit_code, 0);
   EXPECT_EQ(first.err, "cleave: warning: --resume: " + run +
                            " has no checkpoint; the run starts from the beginning\n");
@@ -180,7 +174,7 @@ TEST(TrainProgram, ResumeWithoutACheckpoint_StartsFromTheBeginningAndSaysSo) {
   EXPECT_NE(record.find("\"finished\""), std::string::npos) << record;
   Words later = again;
   later.insert(later.end(), {"--lr", "1e-5"});
-  const RunResult second = run_with_deadline(train(run, later));
+  const RunResult second = run_cleave(train(run, later));
   EXPECT_EQ(second.exit_code, 0);
   EXPECT_EQ(second.err, "");
   EXPECT_NE(second.out.find("\nresumed after step 2 "), std::string::npos) << second.out;
@@ -194,18 +188,18 @@ TEST(TrainProgram, NamesThatAreNotUtf8_AreTrainedAndPrintedAsJson) {
   const std::string data = folder / "data\xff.txt", run = folder / "run\xff";
   std::filesystem::copy_file(test::source_file("LICENSE"), data);
   const Words flags{"--model", folder / "tiny.json", "--data", data, "--steps", "2"};
-  ASSERT_EQ(run_with_deadline(train(run, flags)).exit_code, 0);
+  ASSERT_EQ(run_cleave(train(run, flags)).exit_code, 0);
   EXPECT_EQ(metrics_of(run).size(), 2U);
   for (Words words : {Words{"inspect", run}, Words{"verify", "--model", run, "--layer", "lm_head"},
                       Words{"plan", "--model", run, "--cluster", "here", "--ranks", "2"}}) {
     words.emplace_back("--json");
-    const RunResult ran = run_with_deadline(words);
+    const RunResult ran = run_cleave(words);
     EXPECT_EQ(ran.exit_code, 0) << words[0] << ": " << ran.err;
     EXPECT_TRUE(json::accept(ran.out)) << ran.out;
   }
   // adapter_config.json names the base model, which a later command must find.
   const RunResult tuned =
-      run_with_deadline(train(folder / "tuned", {"--model", run, "--lora", "2", "--steps", "1"}));
+      run_cleave(train(folder / "tuned", {"--model", run, "--lora", "2", "--steps", "1"}));
   EXPECT_EQ(tuned.exit_code, 2);
   EXPECT_NE(tuned.err.find(" is not UTF-8, and the files of an adapter name their base model; "),
             std::string::npos)
@@ -224,41 +218,41 @@ TEST(TrainProgram, StartThatFails_LeavesNothing) {
     words.push_back(out);
     return words;
   };
-  const RunResult ran = run_with_deadline(with_out(short_data, folder / "new/deep/run/"));
+  const RunResult ran = run_cleave(with_out(short_data, folder / "new/deep/run/"));
   EXPECT_EQ(ran.exit_code, 2) << ran.err;
   EXPECT_FALSE(std::filesystem::exists(folder / "new"));
   // Two ranks, each of which makes the folder if it is missing.
-  const RunResult two = run_with_deadline(launched(2, with_out(short_data, folder / "new/run")));
+  const RunResult two = run_cleave(launched(2, with_out(short_data, folder / "new/run")));
   EXPECT_EQ(two.exit_code, 2) << two.err;
   EXPECT_FALSE(std::filesystem::exists(folder / "new"));
   std::ofstream(folder / "out.json") << json{{"out", folder / "new/run"}};
   Words with_config(short_data.begin(), short_data.end() - 1);
   with_config.insert(with_config.end(), {"--config", folder / "out.json"});
-  const RunResult from_config = run_with_deadline(launched(2, with_config));
+  const RunResult from_config = run_cleave(launched(2, with_config));
   EXPECT_EQ(from_config.exit_code, 2) << from_config.err;
   EXPECT_FALSE(std::filesystem::exists(folder / "new"));
   // The launcher does not know the folder of a script, so the rank itself cleans up.
   Words script{"launch", "-n", "1", "--", "/usr/bin/env", test::program()};
   script.insert(script.end(), short_data.begin(), short_data.end());
-  const RunResult from_script = run_with_deadline(with_out(script, folder / "new/run"));
+  const RunResult from_script = run_cleave(with_out(script, folder / "new/run"));
   EXPECT_EQ(from_script.exit_code, 2) << from_script.err;
   EXPECT_FALSE(std::filesystem::exists(folder / "new"));
   // In the second file, and in step 1, when the folder is locked and the metrics are begun.
-  EXPECT_EQ(run_with_deadline(
-                train(folder / "new/run", {"--model", model, "--steps", "2", "--eval-data", data}))
-                .exit_code,
-            2);
+  EXPECT_EQ(
+      run_cleave(train(folder / "new/run", {"--model", model, "--steps", "2", "--eval-data", data}))
+          .exit_code,
+      2);
   EXPECT_FALSE(std::filesystem::exists(folder / "new"));
   std::ofstream(folder / "rows.jsonl") << R"({"input_ids": [1, 2], "labels": [-100, -100]})";
   const RunResult no_labels =
-      run_with_deadline({"train", "--model", model, "--data", folder / "rows.jsonl", "--steps", "2",
-                         "--batch-size", "1", "--seq-len", "32", "--out", folder / "new/run"});
+      run_cleave({"train", "--model", model, "--data", folder / "rows.jsonl", "--steps", "2",
+                  "--batch-size", "1", "--seq-len", "32", "--out", folder / "new/run"});
   EXPECT_EQ(no_labels.exit_code, 4) << no_labels.err;
   EXPECT_FALSE(std::filesystem::exists(folder / "new"));
   // What was there before stays.
   std::filesystem::create_directories(folder / "own/tokens");
   std::ofstream(folder / "own/notes.txt") << "mine";
-  EXPECT_EQ(run_with_deadline(with_out(short_data, folder / "own")).exit_code, 2);
+  EXPECT_EQ(run_cleave(with_out(short_data, folder / "own")).exit_code, 2);
   EXPECT_TRUE(std::filesystem::exists(folder / "own/tokens"));
   EXPECT_TRUE(std::filesystem::exists(folder / "own/notes.txt"));
 }
@@ -276,7 +270,7 @@ RunResult interrupted(const Words& words, const std::string& run, const std::str
       signal + " $pid; wait $pid";
   Words all{"/bin/bash", "-c", script, test::program()};
   all.insert(all.end(), words.begin(), words.end());
-  return run_program(all, {.deadline_s = kDeadlineS});
+  return run_program(all);
 }
 
 // Oracle: the unbroken run, to the last digit of its log.
@@ -284,7 +278,7 @@ TEST(TrainProgram, SignalThenResume_SavesAndContinuesBitForBit) {
   const TempFolder folder;
   const Words steps{"--tp", "2", "--steps", "40", "--model", "llama-15m"};
   const std::string whole = folder / "whole", part = folder / "part";
-  ASSERT_EQ(run_with_deadline(train(whole, steps)).exit_code, 0);
+  ASSERT_EQ(run_cleave(train(whole, steps)).exit_code, 0);
   const RunResult stopped = interrupted(train(part, steps), part, "TERM");
   EXPECT_EQ(stopped.exit_code, 143) << stopped.err;
   EXPECT_NE(stopped.out.find("--resume"), std::string::npos) << stopped.out;
@@ -293,7 +287,7 @@ TEST(TrainProgram, SignalThenResume_SavesAndContinuesBitForBit) {
   EXPECT_LT(reached, 40U);
   Words again = steps;
   again.emplace_back("--resume");
-  const RunResult resumed = run_with_deadline(train(part, again));
+  const RunResult resumed = run_cleave(train(part, again));
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
   const auto want = metrics_of(whole);
   const auto got = metrics_of(part);
@@ -309,13 +303,13 @@ TEST(TrainProgram, AsyncSaves_AreThoseOfSynchronousSaves) {
   const TempFolder folder;
   const Words saves{"--tp", "2", "--steps", "5", "--save-every", "2"};
   const std::string sync = folder / "sync", async = folder / "async";
-  ASSERT_EQ(run_with_deadline(train(sync, saves)).exit_code, 0);
+  ASSERT_EQ(run_cleave(train(sync, saves)).exit_code, 0);
   Words words = saves;
   words.emplace_back("--async-save");
-  const RunResult ran = run_with_deadline(train(async, words));
+  const RunResult ran = run_cleave(train(async, words));
   ASSERT_EQ(ran.exit_code, 0) << ran.err;
   for (const std::string step : {"step_00000002", "step_00000004", "step_00000005"}) {
-    const RunResult same = run_with_deadline({"diff", sync + "/" + step, async + "/" + step});
+    const RunResult same = run_cleave({"diff", sync + "/" + step, async + "/" + step});
     EXPECT_EQ(same.exit_code, 0) << step << ": " << same.out << same.err;
   }
 }
@@ -323,12 +317,11 @@ TEST(TrainProgram, AsyncSaves_AreThoseOfSynchronousSaves) {
 TEST(TrainProgram, CheckpointOfOneLayout_GeneratesTheSameIdsOnOthers) {
   const TempFolder folder;
   const std::string run = folder / "run";
-  ASSERT_EQ(run_with_deadline(train(run, {"--tp", "2", "--steps", "15", "--lr", "3e-3"})).exit_code,
-            0);
+  ASSERT_EQ(run_cleave(train(run, {"--tp", "2", "--steps", "15", "--lr", "3e-3"})).exit_code, 0);
   std::string want;
   for (const std::string tp : {"1", "2", "3", "4"}) {
-    const RunResult ran = run_with_deadline({"generate", "--model", run, "--prompt", "the Work",
-                                             "--tp", tp, "--max-new-tokens", "12", "--json"});
+    const RunResult ran = run_cleave({"generate", "--model", run, "--prompt", "the Work", "--tp",
+                                      tp, "--max-new-tokens", "12", "--json"});
     ASSERT_EQ(ran.exit_code, 0) << ran.err;
     const std::string ids = json::parse(ran.out)["sequences"][0]["ids"].dump();
     if (want.empty()) want = ids;
@@ -339,14 +332,14 @@ TEST(TrainProgram, CheckpointOfOneLayout_GeneratesTheSameIdsOnOthers) {
 TEST(TrainProgram, InvalidLayout_IsRefusedBeforeAnythingIsWritten) {
   const TempFolder folder;
   const std::string run = folder / "run";
-  const RunResult ran = run_with_deadline(train(run, {"--tp", "16"}));
+  const RunResult ran = run_cleave(train(run, {"--tp", "16"}));
   EXPECT_EQ(ran.exit_code, 3);
   EXPECT_NE(ran.err.find("choose tp from 1 to 8"), std::string::npos) << ran.err;
   EXPECT_FALSE(std::filesystem::exists(run));
-  const RunResult deep = run_with_deadline(train(run, {"--pp", "9"}));
+  const RunResult deep = run_cleave(train(run, {"--pp", "9"}));
   EXPECT_EQ(deep.exit_code, 3);
   EXPECT_NE(deep.err.find("6 "), std::string::npos) << deep.err;  // llama-tiny's blocks
-  const RunResult both = run_with_deadline(train(run, {"--dp", "2", "--zero", "1", "--fsdp"}));
+  const RunResult both = run_cleave(train(run, {"--dp", "2", "--zero", "1", "--fsdp"}));
   EXPECT_EQ(both.exit_code, 2);
   EXPECT_FALSE(std::filesystem::exists(run));
 }
@@ -366,7 +359,7 @@ TEST(TrainProgram, RunThatDoesNotFitIntoMemory_IsRefusedBeforeAnythingIsWritten)
   const TempFolder folder;
   const Words words =
       train(folder / "new/run", {"--model", huge_model(folder), "--dp", "2", "--steps", "1"});
-  for (const RunResult& ran : {run_with_deadline(words), run_with_deadline(launched(2, words))}) {
+  for (const RunResult& ran : {run_cleave(words), run_cleave(launched(2, words))}) {
     EXPECT_EQ(ran.exit_code, 10) << ran.err;
     EXPECT_NE(ran.err.find("the 2 ranks on this host need about 4"), std::string::npos) << ran.err;
     EXPECT_NE(ran.err.find(" TiB of memory, and "), std::string::npos) << ran.err;
@@ -387,7 +380,7 @@ TEST(TrainProgram, OverCommit_StartsARunThatDoesNotFit) {
        train(folder / "new/run", {"--model", huge_model(folder), "--over-commit"})) {
     command += " " + word;
   }
-  const RunResult ran = run_program({"/bin/bash", "-c", command}, {.deadline_s = kDeadlineS});
+  const RunResult ran = run_program({"/bin/bash", "-c", command});
   EXPECT_EQ(ran.exit_code, 10) << ran.err;
   EXPECT_TRUE(ran.out.starts_with("memory  at most ")) << ran.out;
   EXPECT_EQ(ran.err.find("--over-commit"), std::string::npos) << ran.err;
@@ -402,7 +395,7 @@ RunResult run_on_small_disk(const std::string& folder, const std::string& size,
                              "' || exit 77; \"$@\"; code=$?; ls '" + folder + "'; exit $code";
   Words all{"/usr/bin/env", "unshare", "-m", "sh", "-c", script, "sh", test::program()};
   all.insert(all.end(), words.begin(), words.end());
-  return run_program(all, {.deadline_s = kDeadlineS});
+  return run_program(all);
 }
 
 // A checkpoint of 22 thousand weights and their moments is 260 KB: 3 fit on the disk, 10 do not.
@@ -433,48 +426,48 @@ TEST(TrainProgram, DiskThatIsTooSmall_IsReportedBeforeTheFirstStep) {
 
 TEST(PlanProgram, Layouts_AreShownListedAndDrawn) {
   const TempFolder folder;
-  const RunResult one = run_with_deadline({"plan", "--tp", "2", "--json"});
+  const RunResult one = run_cleave({"plan", "--tp", "2", "--json"});
   ASSERT_EQ(one.exit_code, 0) << one.err;
   const json facts = json::parse(one.out);
   EXPECT_EQ(facts["tp"], 2);
   EXPECT_GT(facts["ranks"][0]["bytes"].get<int64_t>(), 0);
   EXPECT_GT(facts["step_s"].get<double>(), 0);
-  const RunResult many = run_with_deadline({"plan", "--ranks", "4", "--json"});
+  const RunResult many = run_cleave({"plan", "--ranks", "4", "--json"});
   ASSERT_EQ(many.exit_code, 0) << many.err;
   for (const json& each : json::parse(many.out)) {
     EXPECT_EQ(each["tp"].get<int>() * each["pp"].get<int>() * each["dp"].get<int>(), 4);
   }
   const std::string svg = folder / "schedule.svg";
-  const RunResult drawn = run_with_deadline({"plan", "--pp", "2", "--draw-schedule", svg});
+  const RunResult drawn = run_cleave({"plan", "--pp", "2", "--draw-schedule", svg});
   ASSERT_EQ(drawn.exit_code, 0) << drawn.err;
   std::ifstream file(svg);
   std::string start(4, ' ');
   file.read(start.data(), 4);
   EXPECT_EQ(start, "<svg");
-  EXPECT_EQ(run_with_deadline({"plan", "--ranks", "4", "--tp", "2"}).exit_code, 2);
-  EXPECT_EQ(run_with_deadline({"plan", "--ranks", "4", "--memory", "much"}).exit_code, 2);
+  EXPECT_EQ(run_cleave({"plan", "--ranks", "4", "--tp", "2"}).exit_code, 2);
+  EXPECT_EQ(run_cleave({"plan", "--ranks", "4", "--memory", "much"}).exit_code, 2);
 }
 
 // Adam has 8 bytes for each trained element: fewer than for a tenth of the weights.
 TEST(PlanProgram, Adapters_AreForecast) {
-  const RunResult one = run_with_deadline({"plan", "--lora", "2", "--lora-base", "int8", "--json"});
+  const RunResult one = run_cleave({"plan", "--lora", "2", "--lora-base", "int8", "--json"});
   ASSERT_EQ(one.exit_code, 0) << one.err;
   const json rank = json::parse(one.out)["ranks"][0];
-  const RunResult whole = run_with_deadline({"plan", "--json"});
+  const RunResult whole = run_cleave({"plan", "--json"});
   const json of_whole = json::parse(whole.out)["ranks"][0];
   EXPECT_GT(rank["optimizer"].get<int64_t>(), 0);
   EXPECT_LT(rank["optimizer"].get<int64_t>(), of_whole["optimizer"].get<int64_t>() / 10);
   EXPECT_LT(rank["weights"].get<int64_t>(), of_whole["weights"].get<int64_t>());
-  const RunResult many = run_with_deadline({"plan", "--lora", "2", "--ranks", "2", "--json"});
+  const RunResult many = run_cleave({"plan", "--lora", "2", "--ranks", "2", "--json"});
   ASSERT_EQ(many.exit_code, 0) << many.err;
   for (const json& each : json::parse(many.out)) {
     EXPECT_NE(each["layout"].get<std::string>().find("LoRA of rank 2"), std::string::npos);
   }
-  EXPECT_EQ(run_with_deadline({"plan", "--dora"}).exit_code, 2);
+  EXPECT_EQ(run_cleave({"plan", "--dora"}).exit_code, 2);
 }
 
 TEST(PlanProgram, MemoryWithoutAUnit_IsRefused) {
-  const RunResult ran = run_with_deadline({"plan", "--memory", "8"});
+  const RunResult ran = run_cleave({"plan", "--memory", "8"});
   EXPECT_EQ(ran.exit_code, 2);
   EXPECT_EQ(ran.err, "cleave: --memory 8 is 8 bytes; did you mean 8GB?\n");
 }
@@ -483,7 +476,7 @@ TEST(PlanProgram, Cluster_ListsTheBestLayoutsOfItsDevices) {
   const Words words{"plan",      "--model",      "llama2-7b", "--ranks", "64",   "--cluster",
                     "a100-80gb", "--tokens",     "1T",        "--dtype", "bf16", "--seq-len",
                     "4096",      "--batch-size", "256",       "--json"};
-  const RunResult ran = run_with_deadline(words);
+  const RunResult ran = run_cleave(words);
   ASSERT_EQ(ran.exit_code, 0) << ran.err;
   const json all = json::parse(ran.out);
   ASSERT_EQ(all["layouts"].size(), 10U);
@@ -503,8 +496,8 @@ TEST(PlanProgram, Cluster_ListsTheBestLayoutsOfItsDevices) {
     EXPECT_NEAR(each["days"].get<double>() * 24 * 64, each["device_hours"].get<double>(), 1);
   }
   const RunResult fixed =
-      run_with_deadline({"plan", "--model", "llama2-7b", "--cluster", "h200", "--tp", "4", "--pp",
-                         "1", "--dp", "16", "--batch-size", "64", "--fsdp", "--json"});
+      run_cleave({"plan", "--model", "llama2-7b", "--cluster", "h200", "--tp", "4", "--pp", "1",
+                  "--dp", "16", "--batch-size", "64", "--fsdp", "--json"});
   ASSERT_EQ(fixed.exit_code, 0) << fixed.err;
   const json chosen = json::parse(fixed.out);
   EXPECT_EQ(chosen["ranks"], 64);
@@ -512,20 +505,20 @@ TEST(PlanProgram, Cluster_ListsTheBestLayoutsOfItsDevices) {
     EXPECT_EQ(each["flags"].get<std::string>().rfind("--tp 4 --pp 1 --dp 16 ", 0), 0U);
     EXPECT_EQ(each["sharding"], "fsdp");
   }
-  EXPECT_EQ(run_with_deadline({"plan", "--ranks", "8", "--cluster", "h300"}).exit_code, 2);
-  EXPECT_EQ(run_with_deadline({"plan", "--ranks", "8", "--cluster", "none.json"}).exit_code, 5);
+  EXPECT_EQ(run_cleave({"plan", "--ranks", "8", "--cluster", "h300"}).exit_code, 2);
+  EXPECT_EQ(run_cleave({"plan", "--ranks", "8", "--cluster", "none.json"}).exit_code, 5);
   const TempFolder folder;
   std::ofstream(folder / "cluster.json") << R"({"base": "h200", "memory": "much"})";
   const RunResult wrong =
-      run_with_deadline({"plan", "--ranks", "8", "--cluster", folder / "cluster.json"});
+      run_cleave({"plan", "--ranks", "8", "--cluster", folder / "cluster.json"});
   EXPECT_EQ(wrong.exit_code, 4);
   EXPECT_NE(wrong.err.find("expected a size such as 80GB, 80GiB or 80G"), std::string::npos)
       << wrong.err;
 }
 
 TEST(PlanProgram, ThisHost_IsACluster) {
-  const RunResult ran = run_with_deadline(
-      {"plan", "--ranks", "2", "--cluster", "here", "--batch-size", "8", "--json"});
+  const RunResult ran =
+      run_cleave({"plan", "--ranks", "2", "--cluster", "here", "--batch-size", "8", "--json"});
   ASSERT_EQ(ran.exit_code, 0) << ran.err;
   const json all = json::parse(ran.out);
   ASSERT_FALSE(all["layouts"].empty());
@@ -533,12 +526,12 @@ TEST(PlanProgram, ThisHost_IsACluster) {
 }
 
 TEST(PlanProgram, ScheduleWithoutAPipeline_IsWarnedAbout) {
-  const RunResult ran = run_with_deadline({"plan", "--schedule-pp", "gpipe"});
+  const RunResult ran = run_cleave({"plan", "--schedule-pp", "gpipe"});
   EXPECT_EQ(ran.exit_code, 0);
   EXPECT_EQ(ran.err,
             "cleave: warning: --schedule-pp gpipe orders a pipeline's work and pp=1: it has no "
             "effect; give --pp 2 or more\n");
-  EXPECT_EQ(run_with_deadline({"plan", "--schedule-pp", "gpipe", "--pp", "2"}).err, "");
+  EXPECT_EQ(run_cleave({"plan", "--schedule-pp", "gpipe", "--pp", "2"}).err, "");
 }
 
 TEST(PlanProgram, ShardingOverTp1_IsWarnedAbout) {
@@ -548,17 +541,17 @@ TEST(PlanProgram, ShardingOverTp1_IsWarnedAbout) {
                              "model.layers.*.mlp.down_proj": {"style": "rowwise"}})";
   const std::string rest =
       " shards over tensor-parallel ranks and tp=1: nothing is sharded; give --tp 2 or more\n";
-  EXPECT_EQ(run_with_deadline({"plan", "--sequence-parallel"}).err,
+  EXPECT_EQ(run_cleave({"plan", "--sequence-parallel"}).err,
             "cleave: warning: --sequence-parallel" + rest);
-  const RunResult of_plan = run_with_deadline({"plan", "--model", "llama-tiny", "--plan", plan});
+  const RunResult of_plan = run_cleave({"plan", "--model", "llama-tiny", "--plan", plan});
   EXPECT_EQ(of_plan.exit_code, 0);
   EXPECT_EQ(of_plan.err, "cleave: warning: --plan" + rest);
-  EXPECT_EQ(run_with_deadline({"plan", "--sequence-parallel", "--tp", "2"}).err, "");
+  EXPECT_EQ(run_cleave({"plan", "--sequence-parallel", "--tp", "2"}).err, "");
 }
 
 TEST(TrainProgram, MoreThreadsThanCores_AreNotCalledCores) {
   const TempFolder folder;
-  const RunResult ran = run_with_deadline(train(
+  const RunResult ran = run_cleave(train(
       folder / "run", {"--steps", "0", "--model", "llama-tiny", "--threads-per-rank", "999"}));
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
   EXPECT_NE(ran.out.find(" 999 threads each on "), std::string::npos) << ran.out;
@@ -566,16 +559,15 @@ TEST(TrainProgram, MoreThreadsThanCores_AreNotCalledCores) {
 
 // Oracle: the bytes in the --json output for the same layout.
 TEST(PlanProgram, LayoutAboveTheLimit_IsCalledTooLarge) {
-  const RunResult facts = run_with_deadline({"plan", "--tp", "2", "--json"});
+  const RunResult facts = run_cleave({"plan", "--tp", "2", "--json"});
   const auto bytes = json::parse(facts.out)["ranks"][0]["bytes"].get<int64_t>();
-  const RunResult fits =
-      run_with_deadline({"plan", "--tp", "2", "--memory", std::to_string(bytes)});
+  const RunResult fits = run_cleave({"plan", "--tp", "2", "--memory", std::to_string(bytes)});
   EXPECT_EQ(fits.out.find("too large"), std::string::npos) << fits.out;
-  const RunResult large = run_with_deadline({"plan", "--tp", "2", "--memory", "1MiB"});
+  const RunResult large = run_cleave({"plan", "--tp", "2", "--memory", "1MiB"});
   EXPECT_EQ(large.exit_code, 0) << large.err;
   EXPECT_NE(large.out.find("\ntoo large: a rank may take 1.0 MiB\n"), std::string::npos)
       << large.out;
-  const RunResult list = run_with_deadline({"plan", "--ranks", "2", "--memory", "1MiB"});
+  const RunResult list = run_cleave({"plan", "--ranks", "2", "--memory", "1MiB"});
   EXPECT_NE(list.out.find("tp=2 x dp=1: too large\n"), std::string::npos) << list.out;
 }
 

@@ -16,7 +16,7 @@ using Words = std::vector<std::string>;
 RunResult run_on_device(Words words) {
   words.insert(words.begin(), CLEAVE_FAKE_DEVICE_PROGRAM);
   words.insert(words.end(), {"--device", "cuda"});
-  return test::run_program(words, {.deadline_s = 60});
+  return test::run_program(words);
 }
 
 Words train(const TempFolder& folder, const std::string& out, const Words& more) {

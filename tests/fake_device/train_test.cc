@@ -78,7 +78,7 @@ void expect_steps(GridRunner& run, const GridCase& c, int64_t from, int rank) {
 }
 
 void expect_as_on_cpu(const GridCase& c, const Point& point) {
-  SCOPED_TRACE(point.layout(*test::grid_model(c), at::kDouble).describe());
+  SCOPED_TRACE(describe(point, c));
   (void)on_cpu(c);  // before the ranks use it
   test::on_world(point.num_ranks(), [&](World& world) {
     const at::Device device = fake_device::take_device(world);

@@ -1,6 +1,5 @@
 // A damaged checkpoint on disk is never loaded. Its files, index and manifest are made by the code
 // that saves.
-#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -15,6 +14,7 @@
 #include "cleave/format/block.h"
 #include "cleave/format/manifest.h"
 #include "cleave/format/safetensors.h"
+#include "cleave/runtime/step_recorder.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
@@ -59,13 +59,6 @@ void write_checkpoint(const fs::path& target, unsigned step, const std::string& 
   folder.write_file("state.json", str("{\"step\":", step, "}"));
   folder.write_file(kManifestName, make_manifest(folder.path(), blocks));
   folder.commit();
-}
-
-std::vector<std::string> names_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
-  std::sort(names.begin(), names.end());
-  return names;
 }
 
 bool has_tensors(const std::string& name) {
@@ -126,13 +119,6 @@ TEST_F(CheckpointAtRest, TwoThousandFlippedBits_AreFoundAndTheTensorNamed) {
   std::printf("%d of %d flipped bits found\n", num_found, kFlips);
 }
 
-/// CPU time of this thread, which does not count other programs.
-double cpu_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
-
 TEST_F(CheckpointAtRest, EveryTruncationOfAHeaderAnd500OfTheData_AreRefusedWithBothSizes) {
   const std::string name = "model-00002-of-00005.safetensors";
   const std::string whole = read_file(file(name));
@@ -146,9 +132,9 @@ TEST_F(CheckpointAtRest, EveryTruncationOfAHeaderAnd500OfTheData_AreRefusedWithB
     SCOPED_TRACE(size);
     fs::remove(file(name));
     std::ofstream(file(name), std::ios::binary) << whole.substr(0, size);
-    const double start = cpu_seconds();
+    const double start = thread_cpu_s();
     const Error error = thrown_by([&] { Safetensors::open(folder / "step"); });
-    EXPECT_LT(cpu_seconds() - start, 0.05);
+    EXPECT_LT(thread_cpu_s() - start, 0.05);
     EXPECT_EQ(error.code(), Code::kFormat);
     EXPECT_THAT(error.what(), HasSubstr("is truncated"));
     EXPECT_THAT(find_damage(folder / "step"),

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <fstream>
 #include <malloc.h>
 #include <optional>
@@ -17,6 +16,7 @@
 
 #include "cleave/base/error.h"
 #include "cleave/base/str.h"
+#include "cleave/runtime/step_recorder.h"
 #include "tests/support/level.h"
 #include "tests/support/memory.h"
 #include "tests/support/temp_folder.h"
@@ -26,13 +26,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;
-
-/// CPU time of this thread, which does not count other programs.
-double cpu_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
 
 /// The error message; nullopt if the file was accepted.
 std::optional<std::string> refusal_of(const HostileSet& set, const fs::path& folder) {
@@ -81,9 +74,9 @@ TEST_P(Hostile, EveryFile_GetsItsVerdictSoonAndInLittleMemory) {
     ::malloc_trim(0);  // reused memory of earlier files would not be measured
     const bool sees_peak = reset_peak() && slowdown() == 1;
     const uint64_t before = resident_bytes("VmRSS");
-    const double start = cpu_seconds();
+    const double start = thread_cpu_s();
     const auto refusal = refusal_of(set, model());
-    const double seconds = cpu_seconds() - start;
+    const double seconds = thread_cpu_s() - start;
     const uint64_t peak = resident_bytes("VmHWM");
     EXPECT_EQ(refusal.has_value(), !c.refusal.empty()) << refusal.value_or("accepted");
     if (refusal) {
@@ -141,9 +134,9 @@ TEST_P(Hostile, EveryChangedByte_IsRefusedOrReads) {
 double seconds_of(const HostileSet& set, const fs::path& folder) {
   double best = 1e9;
   for (int i = 0; i < 3; ++i) {
-    const double start = cpu_seconds();
+    const double start = thread_cpu_s();
     set.read(folder);
-    best = std::min(best, cpu_seconds() - start);
+    best = std::min(best, thread_cpu_s() - start);
   }
   return best;
 }

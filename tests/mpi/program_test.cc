@@ -17,14 +17,6 @@ namespace {
 using testing::HasSubstr;
 using Words = std::vector<std::string>;
 
-constexpr double kDeadlineS = 100;  // a loaded machine loads libtorch slowly
-
-RunResult run_cleave_with(const Words& words, const Words& variables = {}) {
-  Words all{test::program()};
-  all.insert(all.end(), words.begin(), words.end());
-  return run_program(all, {.environment = variables, .deadline_s = kDeadlineS});
-}
-
 /// Runs `cleave WORDS` on two ranks, after the commands of `setup` in the shell of each.
 RunResult run_two(const std::string& setup, const Words& words) {
   Words all{CLEAVE_MPIRUN,  "-n", "2", "/bin/sh", "-c", setup + "; exec \"$0\" \"$@\"",
@@ -34,8 +26,7 @@ RunResult run_two(const std::string& setup, const Words& words) {
   return run_program(all, {.environment = {"MASTER_ADDR=127.0.0.1", "OMPI_ALLOW_RUN_AS_ROOT=1",
                                            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
                                            "OMPI_MCA_rmaps_base_oversubscribe=1",
-                                           "OMPI_MCA_btl_vader_single_copy_mechanism=none"},
-                           .deadline_s = kDeadlineS});
+                                           "OMPI_MCA_btl_vader_single_copy_mechanism=none"}});
 }
 
 // The variables of the MPI under test.
@@ -55,7 +46,7 @@ TEST(MpiRun, TrainingOverTwoHosts_GivesTheBitsOfOneHost) {
     Words steps{"--steps", "6"};
     steps.insert(steps.end(), layout.begin(), layout.end());
     const std::string one = folder / ("one" + layout[0]), two = folder / ("two" + layout[0]);
-    const RunResult alone = run_cleave_with(train(one, steps));
+    const RunResult alone = run_cleave(train(one, steps));
     ASSERT_EQ(alone.exit_code, 0) << alone.err;
     const RunResult ran = run_two(kTwoHosts, train(two, steps));
     ASSERT_EQ(ran.exit_code, 0) << ran.err;
@@ -74,7 +65,7 @@ TEST(MpiRun, TrainingOverTwoHosts_GivesTheBitsOfOneHost) {
 TEST(MpiRun, FastSumsOfTwoRanks_GiveTheBitsOfOneHost) {
   const TempFolder folder;
   const Words words{"--steps", "6", "--dp", "2"};
-  const RunResult alone = run_cleave_with(train(folder / "one", words));
+  const RunResult alone = run_cleave(train(folder / "one", words));
   ASSERT_EQ(alone.exit_code, 0) << alone.err;
   Words fast = words;
   fast.emplace_back("--fast-sums");
@@ -98,10 +89,11 @@ TEST(MpiRun, RanksWithDifferentOptions_EndWithTheCodeOfTheMismatch) {
 
 TEST(MpiRun, RankOfAnotherLauncher_IsRefused) {
   const TempFolder folder;
-  const RunResult ran = run_cleave_with(
-      train(folder / "run", {"--dp", "2", "--transport", "mpi"}),
-      {"RANK=1", "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=1", "MASTER_ADDR=127.0.0.1",
-       "MASTER_PORT=29999", "OMPI_COMM_WORLD_RANK=", "PMI_RANK=", "PMIX_RANK="});
+  const RunResult ran =
+      run_cleave(train(folder / "run", {"--dp", "2", "--transport", "mpi"}),
+                 {.environment = {"RANK=1", "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=1",
+                                  "MASTER_ADDR=127.0.0.1", "MASTER_PORT=29999",
+                                  "OMPI_COMM_WORLD_RANK=", "PMI_RANK=", "PMIX_RANK="}});
   EXPECT_EQ(ran.exit_code, 3) << ran.err;
   EXPECT_THAT(ran.err, HasSubstr("--transport mpi: rank 1 of 2 was not started by "));
   EXPECT_THAT(ran.err, HasSubstr("start all ranks with its mpirun or with srun --mpi="));
@@ -114,8 +106,8 @@ TEST(MpiRun, LauncherOfAnotherMpi_LeavesAutoToTcp) {
   const Words open_mpi{"OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=2",
                        "OMPI_COMM_WORLD_LOCAL_RANK=0", "OMPI_COMM_WORLD_LOCAL_SIZE=1"};
   const TempFolder folder;
-  const RunResult ran =
-      run_cleave_with(train(folder / "run", {"--dp", "2"}), kIsOpenMpi ? mpich : open_mpi);
+  const RunResult ran = run_cleave(train(folder / "run", {"--dp", "2"}),
+                                   {.environment = kIsOpenMpi ? mpich : open_mpi});
   EXPECT_EQ(ran.exit_code, 2) << ran.err;
   EXPECT_THAT(ran.err, HasSubstr("the hosts use TCP, not MPI: Cleave is built with "));
   EXPECT_THAT(ran.err, HasSubstr("need MASTER_ADDR"));

@@ -26,10 +26,12 @@ struct RunResult {
   double seconds = 0;
 };
 
+/// After this time a program is killed, and its test fails. A loaded machine loads libtorch slowly.
+inline constexpr int kProgramDeadlineS = 100;
+
 struct RunWith {
   std::vector<std::string> environment{};  ///< NAME=value, added to this process's environment
   std::string input{};                     ///< stdin
-  double deadline_s = 20;                  ///< after this time it is killed, and the test fails
 };
 
 namespace internal {
@@ -47,11 +49,11 @@ inline std::vector<char*> pointers(std::vector<std::string>& words) {
 }
 
 /// Waits for the child without polling: the write end of `alive` closes when it ends.
-inline int wait_until(pid_t pid, int alive, double deadline_s) {
+inline int wait_for(pid_t pid, int alive) {
   pollfd ended{alive, POLLIN, 0};
-  if (poll(&ended, 1, static_cast<int>(deadline_s * 1000)) == 0) {
+  if (poll(&ended, 1, kProgramDeadlineS * 1000) == 0) {
     kill(pid, SIGKILL);
-    ADD_FAILURE() << "not ended after " << deadline_s << " s";
+    ADD_FAILURE() << "not ended after " << kProgramDeadlineS << " s";
   }
   int status = 0;
   waitpid(pid, &status, 0);
@@ -86,7 +88,7 @@ inline RunResult run_program(std::vector<std::string> words, const RunWith& with
   close(alive[1]);
   RunResult ran;
   EXPECT_EQ(problem, 0) << words.front();
-  if (problem == 0) ran.exit_code = internal::wait_until(pid, alive[0], with.deadline_s);
+  if (problem == 0) ran.exit_code = internal::wait_for(pid, alive[0]);
   ran.seconds = monotonic_s() - start;
   close(alive[0]);
   ran.out = internal::text_of(out);

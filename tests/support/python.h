@@ -15,9 +15,7 @@ inline RunResult run_python(const std::string& script,
   std::vector<std::string> words = {"/usr/bin/env", named != nullptr ? named : "python3", "-c",
                                     script};
   words.insert(words.end(), arguments.begin(), arguments.end());
-  RunWith with;
-  with.deadline_s = 100;  // importing torch from a cold disk is slow
-  return run_program(words, with);
+  return run_program(words);
 }
 
 /// Whether that Python has a package; tests that need one are skipped without it.

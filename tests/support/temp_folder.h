@@ -1,8 +1,10 @@
 #pragma once
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "cleave/base/error.h"
 
@@ -31,5 +33,15 @@ class TempFolder {
  private:
   std::filesystem::path path_;
 };
+
+/// The names of what a folder holds, sorted.
+inline std::vector<std::string> names_in(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    names.push_back(entry.path().filename());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
 
 }  // namespace cleave::test

@@ -10,6 +10,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/program.h"
+
 namespace cleave::test {
 
 /// A program whose stdin, stdout and stderr are a terminal. The destructor kills it.
@@ -43,14 +45,14 @@ class TerminalProgram {
   }
 
   /// What the terminal shows from the last call up to `end`; less if the program ends, or shows
-  /// nothing for `deadline_s` seconds, first.
-  std::string read_until(const std::string& end, int deadline_s) {
+  /// nothing for kProgramDeadlineS, first.
+  std::string read_until(const std::string& end) {
     while (true) {
       const size_t at = shown_.find(end);
       if (at != std::string::npos) return take(at + end.size());
       pollfd ready{terminal_, POLLIN, 0};
       char block[1024];
-      if (poll(&ready, 1, deadline_s * 1000) <= 0) return take(shown_.size());
+      if (poll(&ready, 1, kProgramDeadlineS * 1000) <= 0) return take(shown_.size());
       const ssize_t size = read(terminal_, block, sizeof(block));
       if (size <= 0) return take(shown_.size());  // EIO: the program has ended
       shown_.append(block, static_cast<size_t>(size));

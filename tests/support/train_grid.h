@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -12,6 +13,7 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/checkpoint/load.h"
 #include "cleave/checkpoint/save.h"
 #include "cleave/train/rank_model.h"
 #include "tests/support/ranks.h"
@@ -208,6 +210,12 @@ inline std::unique_ptr<Model> grid_model(const GridCase& c) {
   return make_model(Json::parse(json.dump(), c.family));
 }
 
+/// The layout of a point, as flags.
+inline std::string describe(const Point& point, const GridCase& c,
+                            at::ScalarType type = at::kDouble) {
+  return point.layout(*grid_model(c), type).describe();
+}
+
 /// The sequences `rows` of a step's batch.
 inline Batch grid_batch(const GridCase& c, int64_t step, Range rows) {
   Batch batch;
@@ -342,6 +350,20 @@ inline double compare(GridRunner& run, const GridRecord& want, int64_t from) {
   return error;
 }
 
+/// The largest error of all steps on a layout, over all ranks.
+inline double error_of(const GridCase& c, const Point& point, const GridRecord& want) {
+  double error = 0;
+  std::mutex mutex;
+  on_world(point.num_ranks(), [&](World& world) {
+    GridRunner run(c, point, world);
+    run.start();
+    const double own = compare(run, want, 0);
+    const std::lock_guard lock(mutex);
+    widen(error, own);
+  });
+  return error;
+}
+
 /// Saves the run after its first step.
 inline void save(GridRunner& run, World& world, const std::string& folder) {
   std::vector<int> ranks(static_cast<size_t>(world.size()));
@@ -356,6 +378,24 @@ inline void save(GridRunner& run, World& world, const std::string& folder) {
                    .state_json = "{}",
                    .files = {}},
                   {.world = everyone, .tp = run.mesh()["tp"], .dp = run.mesh()["dp"]});
+}
+
+/// Runs the first step on a layout and saves the run.
+inline void save_first_step(const GridCase& c, const Point& point, const std::string& folder) {
+  on_world(point.num_ranks(), [&](World& world) {
+    GridRunner run(c, point, world);
+    run.start();
+    run.gradients(0);
+    run.apply();
+    save(run, world, folder);
+  });
+}
+
+/// Continues a saved run, on any layout.
+inline void resume(GridRunner& run, const std::string& folder) {
+  load_model(run.rank().model(), ModelFolder::open(folder), at::kDouble);
+  load_optimizer(run.rank().optimizer(), run.rank().model(), folder);
+  run.rank().refresh_weights();
 }
 
 }  // namespace cleave::test

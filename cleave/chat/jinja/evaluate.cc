@@ -318,7 +318,7 @@ bool Interpreter::contains(const Value& container, const Value& value) {
   if (container.is_undefined()) return false;
   if (container.is_text()) {
     if (value.is_undefined()) fail(value.as<Undefined>().what);
-    if (!value.is_text()) fail("'in' a string expects a string");
+    if (!value.is_text()) fail("only a string can be 'in' a string");
     budget_.search(container.string().size(), value.string().size());
     return container.string().find(value.string()) != std::string::npos;
   }

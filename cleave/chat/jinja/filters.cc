@@ -169,7 +169,7 @@ Value format(const FilterCall& call) {
     }
     const Value* value = call.arguments.find(next++, "");
     if (value == nullptr || (kind != 's' && kind != 'd' && kind != 'i')) {
-      fail("a format has another part than %s, %d and %%, or too few values");
+      fail("format supports %s, %d, %i and %%, and needs a value for each but %%");
     }
     if (kind != 's' && !value->is_number()) fail(str("%", kind, " expects a number"));
     const std::string part = kind != 's' && value->is<double>()

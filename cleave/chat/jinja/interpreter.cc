@@ -272,7 +272,7 @@ Interpreter::Flow Interpreter::execute(const Stmt& stmt) {
   }
 }
 
-/// Blocks whose variables end with them.
+/// Blocks with a scope of their own.
 Interpreter::Flow Interpreter::execute_scoped(const Stmt& stmt) {
   if (stmt.kind == Stmt::Kind::kCall) {
     execute_call(stmt);

@@ -189,7 +189,7 @@ Value format_method(const Call& call) {
       continue;
     }
     const size_t end = text[i] == '{' ? text.find('}', i) : std::string_view::npos;
-    if (end == std::string_view::npos) fail("format() finds a single bracket");
+    if (end == std::string_view::npos) fail("format() has a single { or }; double it");
     const std::string_view field = text.substr(i + 1, end - i - 1);
     const auto index =
         field.empty() ? std::optional<int64_t>(automatic++) : parse_integer(field, 10);

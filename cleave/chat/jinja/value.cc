@@ -184,7 +184,7 @@ bool less(const Value& a, const Value& b, Budget& budget) {
     return a.string() < b.string();
   }
   if (!a.is_list() || !b.is_list()) {
-    fail(str("values of types ", a.type_name(), " and ", b.type_name(), " have no order"));
+    fail(str("cannot compare values of types ", a.type_name(), " and ", b.type_name()));
   }
   const size_t both = std::min(a.items().size(), b.items().size());
   for (size_t i = 0; i < both; ++i) {

@@ -21,7 +21,7 @@ bool report_to_launcher(const Error& failure);
 /// Runs `body` as this process's rank. A failure is reported to all ranks, then thrown as an Error
 /// that names the rank; under `cleave launch` as a ReportedError.
 void run_as_rank(const Environment& environment, const std::function<void(World&)>& body,
-                 const RankOptions& options = {});
+                 const RankOptions& options);
 
 /// Runs `body` as this process's rank and returns the process's exit code.
 ///

@@ -69,7 +69,7 @@ class RunningRanks {
   constexpr int kLongestMs = 100;
   if (poll(&stderr_end, 1, kLongestMs) > 0) {
     log_error(cause.text);
-    log_error(text, " not stop, and so the process ends");
+    log_error(text, " not stop, so the process ends");
   }
   _exit(static_cast<int>(cause.code));
 }

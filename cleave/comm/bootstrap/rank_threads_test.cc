@@ -64,7 +64,7 @@ TEST(RankThreads, RankThatNeverStops_EndsTheProcessWithTheCause) {
         {own_program()},
         {.environment = {"CLEAVE_TEST_ROLE=" + role, "TSAN_OPTIONS=report_thread_leaks=0"}});
   };
-  const std::string end = "\ncleave: rank 1 does not stop, and so the process ends\n";
+  const std::string end = "\ncleave: rank 1 does not stop, so the process ends\n";
   const test::RunResult waits = run("deadlock");
   EXPECT_EQ(waits.exit_code, static_cast<int>(Code::kTimeout));
   EXPECT_EQ(waits.err,

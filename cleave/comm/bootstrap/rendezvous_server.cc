@@ -119,7 +119,8 @@ class RendezvousServer {
     for (size_t i = 0; i < kNumSpare; ++i) {
       Descriptor socket = accept_from(listener_.get());
       if (!socket.is_open()) return;
-      // Ranks join immediately after they have connected, so the oldest is the least likely one.
+      // Ranks join immediately after they have connected: the oldest connection is the least likely
+      // to be a rank's.
       if (peers_.size() >= world_size_ + kNumSpare) close(peers_.at(pending_.front()));
       const int fd = socket.get();
       if (!control(EPOLL_CTL_ADD, fd, EPOLLIN)) continue;
@@ -170,7 +171,7 @@ class RendezvousServer {
     }
   }
 
-  /// For a connection that has ended, or a rank that sends what it must not.
+  /// Closes a connection that has ended or broken the protocol. A rank's one fails the job.
   void end(Peer& peer) {
     if (peer.rank >= 0 && phase_ != Phase::kFailed) {
       fail_all(Code::kPeer, str("rank ", peer.rank, " (", membership_.name(peer.rank),

@@ -186,8 +186,8 @@ std::vector<Descriptor> rendezvous_hosts(const Environment& environment, double 
   Descriptor listener = listen_on_interface(address, environment.master_addr);
   if (listener.is_open()) {
     if (is_name_of_this_host(address, environment.master_addr) && environment.token_file.empty()) {
-      log_warning("MASTER_ADDR=", environment.master_addr, " is a loopback address here, so that ",
-                  "all interfaces listen during rendezvous, and anybody may join; give a ",
+      log_warning("MASTER_ADDR=", environment.master_addr, " is a loopback address here, so rank ",
+                  "0 listens on all interfaces during rendezvous, and any host may join; give a ",
                   "numeric address, or a CLEAVE_TOKEN_FILE");
     }
     return serve_rendezvous(environment, address, std::move(listener), timeout_s);

@@ -207,7 +207,7 @@ TEST(TcpRendezvous, NameThatIsLoopbackHere_ListensOnAllInterfacesWithAWarning) {
     job.wait();
     const std::string warning = testing::internal::GetCapturedStderr();
     EXPECT_EQ(job.errors[0] + job.errors[1], "");
-    EXPECT_EQ(warning.find("all interfaces listen during rendezvous") != std::string::npos,
+    EXPECT_EQ(warning.find("listens on all interfaces during rendezvous") != std::string::npos,
               token.empty())
         << warning;
   }

@@ -35,8 +35,8 @@ class HostNetwork {
                                         const std::vector<int>& ranks, int host, int first,
                                         int64_t channel);
 
-  /// Moves what the last exchanges have left to MPI. Called in every wait for another rank: a rank
-  /// that has ended its exchange may still hold bytes for which its peer waits.
+  /// Lets MPI continue the transfers of earlier exchanges. Called in every wait for another rank: a
+  /// peer may wait for bytes of an exchange that has ended here and that MPI still holds.
   void progress() { mpi_->progress(); }
 
   /// When the process exits, MPI ends all ranks with this code; only the first call counts. Without

@@ -15,7 +15,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Memory = std::vector<std::unique_ptr<std::byte[]>>;
 
-// Polls that follow each other immediately; then this rank's other threads get the core in between.
+// Polls without a sleep between them. The later ones sleep, so that other threads get the core.
 constexpr int kQuickPolls = 200;
 constexpr std::chrono::microseconds kPollPeriod{20};
 // A gap of this length between two polls means that this rank was suspended.

@@ -142,7 +142,7 @@ class PluginMpi : public Mpi {
     check(MPI_Comm_group(comm_, &all), "MPI_Comm_group");
     check(MPI_Group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &group),
           "MPI_Group_incl");
-    // Without the mutex: this rank's other threads may have to send what the others wait for.
+    // Without the mutex: the other ranks may first need messages of this rank's other threads.
     check(MPI_Comm_create_group(comm_, group, tag, &lane), "MPI_Comm_create_group");
     check(MPI_Comm_set_errhandler(lane, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     MPI_Group_free(&group);
@@ -154,7 +154,8 @@ class PluginMpi : public Mpi {
   void progress() override {
     const std::lock_guard lock(mutex_);
     int has_arrived = 0;
-    // From this rank, which sends itself nothing: the call returns early if it finds a message.
+    // Asks for a message of this rank to itself. There is none: the call moves all data, and would
+    // return early if it found one.
     check(MPI_Iprobe(rank_, 0, comm_, &has_arrived, MPI_STATUS_IGNORE), "MPI_Iprobe");
   }
   void broadcast(std::span<std::byte> data) override {

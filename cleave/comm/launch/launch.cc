@@ -74,7 +74,7 @@ std::vector<std::string> rank_variables(const LaunchOptions& options, int rank, 
     lines.push_back(str("GROUP_RANK=", share->host));
     lines.push_back("MASTER_ADDR=" + share->master_addr);
     lines.push_back(str("MASTER_PORT=", share->master_port));
-    // Neither is for the ranks, nor for what they start.
+    // Empty: the ranks and the programs that they start must not inherit these two.
     lines.emplace_back("CLEAVE_JOB_FD=");
     lines.push_back(str(kHostShareVariable, "="));
     return lines;
@@ -87,7 +87,8 @@ std::vector<std::string> rank_variables(const LaunchOptions& options, int rank, 
   return lines;
 }
 
-/// The segment of the ranks. Those of a share make their own; here it only records failures.
+/// The shared segment of the ranks. With several hosts the ranks make their own, and this one only
+/// records failures.
 std::shared_ptr<SharedSegment> make_segment(const LaunchOptions& options) {
   return options.share ? SharedSegment::create_private(options.num_ranks)
                        : SharedSegment::create_shared(options.num_ranks);
@@ -189,8 +190,8 @@ class Launcher {
     if (signal != SIGKILL || !was_by_kernel) return "";
     std::string text = " for lack of memory";
     if (!now.memory) return text + " of the machine";
-    text += " (limit " + bytes_text(static_cast<double>(*now.memory));
-    if (now.memory_peak) text += ", peak " + bytes_text(static_cast<double>(*now.memory_peak));
+    text += " (limit " + bytes_text(*now.memory);
+    if (now.memory_peak) text += ", peak " + bytes_text(*now.memory_peak);
     return text + ')';
   }
 

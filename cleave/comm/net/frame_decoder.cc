@@ -115,7 +115,8 @@ void FrameDecoder::begin_post() {
   CLEAVE_CHECK(frame_.number == peer_slot(entry).stamp.load() + 1 &&
                    static_cast<int32_t>(frame_.number - own) <= 1,
                Code::kFormat, "rank ", peer_, " made post ", frame_.number, " to axis ", entry.name,
-               " after its post ", peer_slot(entry).stamp.load(), ", rank ", self_, " post ", own);
+               "; its last one was ", peer_slot(entry).stamp.load(), ", that of rank ", self_,
+               " was ", own);
   CLEAVE_CHECK(
       frame_.offset <= entry.payload_bytes && frame_.bytes <= entry.payload_bytes - frame_.offset,
       Code::kFormat, "rank ", peer_, " posted ", frame_.bytes, " bytes at ", frame_.offset,

@@ -357,8 +357,8 @@ void TcpReplicator::send_heartbeats() {
   });
 }
 
-/// One snapshot for all: it looks at every rank's channels, so one for each would take the square
-/// of the number of ranks. Requests that it answers came before it.
+/// Takes one snapshot for all peers, after the requests that it answers. A snapshot reads the
+/// channels of every rank, so one for each peer would take time quadratic in the number of ranks.
 template <class Wants>
 void TcpReplicator::send_snapshot(const Wants& wants) {
   std::vector<std::byte> state;

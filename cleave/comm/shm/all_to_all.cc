@@ -167,7 +167,7 @@ class AllToAll {
     }
   }
 
-  /// The same among the members of this host; of a member that is alone, its part for itself.
+  /// The same among the members of this host. A member that is alone copies its part for itself.
   void read_on_host(std::byte* result) {
     HostBuffers& shared = *links_->buffers;
     const auto first = static_cast<size_t>(links_->layout.first_of(links_->layout.host));

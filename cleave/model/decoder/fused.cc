@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 namespace cleave::inline model {
-namespace {
 
 void check_split_together(const Layer& owner, const Linear& columns, const Linear& rows,
                           const char* names) {
@@ -14,14 +13,11 @@ void check_split_together(const Layer& owner, const Linear& columns, const Linea
                "of them a style");
 }
 
-/// The columns that `columns` computes for this rank.
 void check_own_columns(const Layer& owner, const Linear& columns, const DTensor& y) {
   CLEAVE_CHECK(y.placement().is_shard(y.dim() - 1) == columns.is_column_split(), Code::kShape,
                owner.path(), ": each rank works on its own columns; ", columns.path(), " gives ",
                y.placement().describe(), "; leave out its output layout in the plan");
 }
-
-}  // namespace
 
 FusedAttention::FusedAttention(const AttentionOptions& o)
     : qkv_proj_({.in_features = o.hidden,

@@ -4,6 +4,14 @@
 
 namespace cleave::inline model {
 
+/// Throws Error(kShape) naming `names` unless `columns` has the style Colwise and `rows` Rowwise,
+/// or neither has a style.
+void check_split_together(const Layer& owner, const Linear& columns, const Linear& rows,
+                          const char* names);
+
+/// Throws Error(kShape) unless `y`, the output of `columns`, is this rank's columns.
+void check_own_columns(const Layer& owner, const Linear& columns, const DTensor& y);
+
 /// Self-attention whose queries, keys and values are columns of one matrix, qkv_proj, in this
 /// order; o_proj is the output projection. No qk_norm.
 ///

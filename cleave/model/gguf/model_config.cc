@@ -249,7 +249,7 @@ class ConfigReader {
     return stored;
   }
 
-  /// The file has the factors of each frequency; finds the scaling that gives them.
+  /// Finds the rotary scaling that gives the factors of the frequencies in the file.
   void read_rope_factors() {
     const std::vector<float> stored = stored_factors(kGgufRopeFactors);
     if (metadata_.has(kOwnRopeScaling)) {
@@ -327,7 +327,7 @@ void add_gpt2(GgufMetadata& metadata, const Json& config) {
                    config.number_or("layer_norm_epsilon", 1e-5));
 }
 
-/// The longest context: llama.cpp attends to all of it, so a sliding window bounds it.
+/// The longest context. llama.cpp attends to all of it, so it may not exceed a sliding window.
 int64_t context_length(const DecoderConfig& config) {
   int64_t positions = config.facts.max_positions;
   for (const DecoderLayer& layer : config.layers) {

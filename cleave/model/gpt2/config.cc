@@ -15,7 +15,7 @@ constexpr FactNames kNames{.hidden = "n_embd",
 void refuse_unsupported(const Json& json) {
   refuse_other_settings(json);
   if (json.bool_or("add_cross_attention", false)) {
-    json.at("add_cross_attention").fail("attention to another model's states is not supported");
+    json.at("add_cross_attention").fail("cross-attention is not supported");
   }
   if (!json.has("architectures") || json.at("architectures").size() == 0) return;
   const Json architecture = json.at("architectures").at(size_t{0});

@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/model/decoder/fused.h"
 #include "cleave/model/model.h"
 #include "cleave/nn/attention.h"
 #include "cleave/nn/dropout.h"
@@ -106,13 +107,8 @@ class Gpt2Attention : public Layer, public HasHeads {
   }
 
   void check_split(const Axis& axis) override {
-    const bool split = c_attn_.is_column_split();
-    CLEAVE_CHECK(
-        c_proj_.is_row_split() == split && !c_attn_.is_row_split() && !c_proj_.is_column_split(),
-        Code::kShape, path(),
-        ": c_attn and c_proj belong together; give the first the style colwise and the "
-        "second rowwise, or none of them a style");
-    if (split) heads_.set_split(axis);
+    check_split_together(*this, c_attn_, c_proj_, "c_attn and c_proj");
+    if (c_attn_.is_column_split()) heads_.set_split(axis);
   }
 
   [[nodiscard]] HeadAttention& heads() override { return heads_; }
@@ -123,9 +119,7 @@ class Gpt2Attention : public Layer, public HasHeads {
  protected:
   DTensor forward(const DTensor& x, const Context& context) override {
     const DTensor qkv = c_attn_(x, context);
-    CLEAVE_CHECK(qkv.placement().is_shard(2) == c_attn_.is_column_split(), Code::kShape, path(),
-                 ": each rank attends with the heads of its own columns; c_attn gives ",
-                 qkv.placement().describe(), "; leave out its output layout in the plan");
+    check_own_columns(*this, c_attn_, qkv);
     // Query, key and value columns of this rank, each [B, T, H*K]. One split makes one join of
     // their gradients.
     const int64_t width = qkv.local().size(2) / 3;
