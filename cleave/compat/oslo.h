@@ -69,6 +69,8 @@ class ParallelModel {
               double max_norm = std::numeric_limits<double>::infinity());
 
   /// Continues prompts, also with beam search (generate/generate.h); the same result on every rank.
+  /// As in transformers, sequences end at the end ids of the model's config.json if the settings
+  /// name none.
   Generation generate(const std::vector<Ids>& prompts, const GenerateSettings& settings);
 
   /// Writes the model into `save_directory`: one file pytorch_model_tp_I_pp_0.bin per rank, or with
