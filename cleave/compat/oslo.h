@@ -77,6 +77,8 @@ class ParallelModel {
   /// merge_checkpoints (and always on one rank) pytorch_model.bin, in several files with an index
   /// if it is larger than max_shard_size.
   ///
+  /// Weights that FSDP or ZeRO-1 shards over the data-parallel ranks are gathered one by one.
+  ///
   /// An existing model is replaced atomically, after the new one is complete on the disk; other
   /// files of the folder stay. Throws Error(kUsage) for incompatible options and for unknown names
   /// in state_dict, Error(kIo).
