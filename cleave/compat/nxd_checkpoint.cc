@@ -13,6 +13,7 @@
 #include "cleave/compat/parallel_state.h"
 #include "cleave/file/file_lock.h"
 #include "cleave/mesh/scalar_type.h"
+#include "cleave/parallel/zero1.h"
 
 namespace cleave::nxd {
 namespace {
@@ -144,13 +145,19 @@ void save(const std::vector<DictItem>& dict, const std::string& path) {
 
 Json load(const std::string& path, Layer& model, const std::string& model_key) {
   const Safetensors files = open_state(path, model_key);
-  load_weights(saved_parameters(model.parameters()), files);
+  const Parameters parameters = saved_parameters(model.parameters());
+  load_weights(parameters, files);
+  for (const auto& p : parameters) {
+    // Forward would read the old weights, which ZeRO-1 gathered before.
+    if (p->is_flat()) p->set_use({});
+  }
   return values_of(path);
 }
 
 Json load(const std::string& path, Optimizer& optimizer, const std::string& key) {
   const Safetensors files = open_state(path, key);
   load_optimizer(optimizer, saved_parameters(parameters_of(optimizer)), files);
+  if (auto* zero1 = dynamic_cast<Zero1Optimizer*>(&optimizer)) zero1->gather_weights();
   return values_of(path);
 }
 

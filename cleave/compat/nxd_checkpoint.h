@@ -58,7 +58,8 @@ void save(const std::vector<DictItem>& dict, const std::string& path);
 /// Collective over all ranks. Throws Error(kFormat), without changing the model, if a file is
 /// damaged, a tensor is missing or matches no parameter, or there is no such key.
 Json load(const std::string& path, Layer& model, const std::string& model_key = "model");
-/// Loads the state of an optimizer whose model already has its weights; otherwise as above.
+/// Loads the state of an optimizer whose model already has its weights; a Zero1Optimizer then
+/// gathers the weights that forward reads. Otherwise as above.
 Json load(const std::string& path, Optimizer& optimizer,
           const std::string& key = "optimizer_state_dict");
 
