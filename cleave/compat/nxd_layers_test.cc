@@ -353,6 +353,40 @@ TEST(ParallelLayers, RefusedOptionsAndWrongCalls_SayTheRemedy) {
   });
 }
 
+// Oracle: the whole table. Tied to columns, the head would return partial sums that look like
+// logits.
+TEST(ColumnParallelLinear, TiedToATable_IsRefusedUnlessRowsAreSharded) {
+  struct Tied : LayerGroup {
+    Tied(bool by_columns, bool gather)
+        : table(9, 4, {.dtype = at::kDouble, .shard_across_embedding = by_columns}),
+          head(4, 9, {.bias = false, .gather_output = gather, .dtype = at::kDouble}) {
+      add("table", table);
+      add("head", head);
+      head.tie_weight(table.weight());
+    }
+    nxd::ParallelEmbedding table;
+    nxd::ColumnParallelLinear head;
+  };
+  const Tensor whole = numbers({9, 4}, 1), x = numbers({2, 3, 4}, 2);
+  on_model_parallel(2, 1, [&] {
+    for (const bool by_columns : {false, true}) {
+      for (const bool gather : {false, true}) {
+        Tied tied(by_columns, gather);
+        test::fill(tied, {{"table.weight", whole}}, at::kDouble);
+        if (by_columns && !gather) {
+          const Error error = thrown_by([&] { tied.head(x); });
+          EXPECT_EQ(error.code(), Code::kShape);
+          EXPECT_NE(std::string(error.what()).find("shard_across_embedding"), std::string::npos);
+          continue;
+        }
+        const Tensor want = at::linear(x, whole);
+        EXPECT_LE(largest_difference(tied.head(x), gather ? want : columns_of(9)(want)), kTolerance)
+            << by_columns << gather;
+      }
+    }
+  });
+}
+
 // Oracle: the same layers on plain tensors.
 TEST(ParallelLayers, OnDTensors_AreTheSameLayers) {
   on_model_parallel(3, 1, [] {
