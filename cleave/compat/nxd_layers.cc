@@ -291,4 +291,15 @@ Tensor call(Layer& layer, const Tensor& x, const Context& context) {
   return y.local();
 }
 
+Tensor call_on_tokens(Layer& layer, const Tensor& x, const Context& context,
+                      std::optional<int64_t> sequence_dimension) {
+  const DTensor in = as_sharded(x, get_tensor_model_parallel_group(),
+                                along_sequence(sequence_dimension).dim, "call_on_tokens");
+  const DTensor y = layer(in, context);
+  CLEAVE_CHECK(y.placement().matches(in.placement()), Code::kShape, layer.path(), " returns ",
+               y.placement().describe(), " of ", in.placement().describe(),
+               "; call_on_tokens() is for layers that compute each token by itself");
+  return y.local();
+}
+
 }  // namespace cleave::nxd
