@@ -252,6 +252,42 @@ TEST(NxDPPModel, ResumedAtItsStep_ContinuesWithTheSameDropout) {
   EXPECT_NE(loss_at(2, 2, 5), unbroken);  // weights are those of in_double, so only dropout differs
 }
 
+// Oracle: the same without ZeRO-1. The first stage has the frozen layers and nothing else.
+TEST(NxDPPModel, StageOfWeightsThatAreNotTrainedNow_TrainsWithZero1) {
+  std::vector<double> losses;
+  for (const bool is_sharded : {false, true}) {
+    test::on_groups(2, 2, 1, [&] {
+      auto text = std::string(kConfig);
+      const size_t tied = text.find("\"tie_word_embeddings\": true");
+      text.replace(tied, std::string("\"tie_word_embeddings\": true").size(),
+                   "\"tie_word_embeddings\": false");
+      const auto model = make_model(Json::parse(text, "config.json"));
+      NxDPPModelOptions o = options();
+      o.use_zero1_optimizer = is_sharded;
+      NxDPPModel pipeline(*model, model->sequence(), o);
+      const Parameters parameters = pipeline.local_parameters();
+      const bool is_first = get_pipeline_model_parallel_rank() == 0;
+      const auto set_trained = [&](bool trained) {
+        for (const auto& p : parameters) {
+          if (is_first) p->leaf().set_requires_grad(trained);
+        }
+      };
+      set_trained(false);
+      Optimizer optimizer(parameters, {});
+      for (uint64_t step = 0; step < 4; ++step) {
+        if (step == 2) set_trained(true);
+        const double loss = pipeline.run_train(batch_of(3, 10 + step))[0];
+        nxd::clip_grad_norm(parameters, 1.0);
+        optimizer.step(1e-2);
+        optimizer.zero_grad();
+        if (is_first && get_data_parallel_rank() == 0) losses.push_back(loss);
+      }
+    });
+  }
+  ASSERT_EQ(losses.size(), 8U);
+  for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(losses[4 + i], losses[i], 1e-5) << i;
+}
+
 // Oracle: the same without FSDP. All sequences have as many labels, so their means do not depend on
 // the number of micro-batches.
 TEST(NxDPPModel, EvalWithFsdp_TakesAnotherNumberOfSequencesOnEachRank) {
