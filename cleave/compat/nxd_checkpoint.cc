@@ -6,11 +6,13 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <system_error>
 
 #include "cleave/checkpoint/load.h"
 #include "cleave/checkpoint/run_folder.h"
 #include "cleave/checkpoint/save.h"
 #include "cleave/compat/parallel_state.h"
+#include "cleave/file/file.h"
 #include "cleave/file/file_lock.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/parallel/zero1.h"
@@ -136,7 +138,11 @@ void save(const std::vector<DictItem>& dict, const std::string& path) {
   FolderContents contents = contents_of(dict);
   std::unique_ptr<FileLock> lock;
   if (writers.world.rank() == 0) {
-    lock = std::make_unique<FileLock>(fs::absolute(path).parent_path());
+    const fs::path parent = fs::absolute(path).parent_path();
+    std::error_code code;
+    fs::create_directories(parent, code);
+    if (code) throw_io(parent.string(), "mkdir", code.value());
+    lock = std::make_unique<FileLock>(parent);
   }
   ShardedSave save(path, std::move(contents), writers);
   save.write();

@@ -185,6 +185,16 @@ TEST(NxdCheckpoint, File_HoldsWholeTensorsUnderTheModelsNames) {
   });
 }
 
+// Oracle: the folder. A save after hours of training must not fail for want of a mkdir.
+TEST(NxdCheckpoint, FoldersAboveThePath_AreMade) {
+  const TempFolder folder;
+  on_model_parallel(2, 1, [&] {
+    Model model;
+    nxd::save({{"model", nxd::state_dict(model)}}, folder / "run/epochs/0");
+    nxd::load(folder / "run/epochs/0", model);
+  });
+}
+
 /// What `action` throws on one rank after a dict was saved under `path`.
 Error thrown_after_save(const std::string& path,
                         const std::function<void(Model&, Optimizer&)>& action) {
