@@ -6,13 +6,12 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <system_error>
 
 #include "cleave/checkpoint/load.h"
 #include "cleave/checkpoint/run_folder.h"
 #include "cleave/checkpoint/save.h"
 #include "cleave/compat/parallel_state.h"
-#include "cleave/file/file.h"
+#include "cleave/file/atomic_write.h"
 #include "cleave/file/file_lock.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/parallel/zero1.h"
@@ -138,11 +137,7 @@ void save(const std::vector<DictItem>& dict, const std::string& path) {
   FolderContents contents = contents_of(dict);
   std::unique_ptr<FileLock> lock;
   if (writers.world.rank() == 0) {
-    const fs::path parent = fs::absolute(path).parent_path();
-    std::error_code code;
-    fs::create_directories(parent, code);
-    if (code) throw_io(parent.string(), "mkdir", code.value());
-    lock = std::make_unique<FileLock>(parent);
+    lock = std::make_unique<FileLock>(make_folder_above(path));
   }
   ShardedSave save(path, std::move(contents), writers);
   save.write();

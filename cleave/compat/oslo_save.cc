@@ -135,10 +135,7 @@ fs::path next_of(const fs::path& target) {
 class Target {
  public:
   Target(fs::path target, uint64_t bytes) : target_(std::move(target)) {
-    const fs::path parent = target_.parent_path();
-    std::error_code code;
-    fs::create_directories(parent, code);
-    if (code) throw_io(parent.string(), "mkdir", code.value());
+    const fs::path parent = make_folder_above(target_);
     CLEAVE_CHECK(!fs::exists(target_) || fs::is_directory(target_), Code::kIo, target_.string(),
                  " is a file; give the name of a folder");
     lock_ = std::make_unique<FileLock>(parent);
