@@ -51,6 +51,14 @@ Context context_of(const PipelineInputs& inputs) {
   return context;
 }
 
+/// The sequences of the data-parallel ranks before this one. Collective.
+int64_t rows_before(int64_t rows, const Axis& dp) {
+  if (dp.size() == 1) return 0;
+  const std::vector<int64_t> one_each(static_cast<size_t>(dp.size()), 1);
+  const Tensor all = dp.all_gather(at::full({1}, rows, at::kLong), 0, one_each, "sequences");
+  return all.narrow(0, 0, dp.rank()).sum().item<int64_t>();
+}
+
 int64_t num_labels_of(const PipelineInputs& inputs) {
   const auto labels = inputs.find("labels");
   CLEAVE_CHECK(
@@ -205,6 +213,7 @@ NxDPPModel::Work NxDPPModel::work_of(const PipelineInputs& inputs, bool training
   const int64_t count = count_of(rows, training);
   CLEAVE_CHECK(rows >= count, Code::kShape, "a batch of ", rows, " sequences does not make ", count,
                " micro-batches; give num_microbatches of 1 to ", rows);
+  const int64_t first_row = training ? rows_before(rows, dp_) : 0;  // only dropout reads it
   Work work;
   for (int64_t i = 0; i < count; ++i) {
     PipelineInputs part;
@@ -213,7 +222,7 @@ NxDPPModel::Work NxDPPModel::work_of(const PipelineInputs& inputs, bool training
     context.training = training;
     context.seed = options_.seed;
     context.step = num_steps_;
-    context.first_sample = rows * dp_.rank() + rows * i / count;
+    context.first_sample = first_row + rows * i / count;
     if (options_.set_context) options_.set_context(context, part);
     work.micro_batches.push_back(
         {.input = DTensor(part.at(first), tp_, Replicate{}), .context = context});

@@ -219,6 +219,35 @@ TEST(NxDPPModel, TokenWeightedWithMicroBatchesWithoutLabels_IsTheMeanOverAllLabe
   }
 }
 
+// Oracle: one rank. Each sequence has its own dropout, whatever the ranks' shares of a batch are.
+TEST(NxDPPModel, UnevenSharesOfABatch_HaveTheDropoutOfOneRank) {
+  const Json config = Json::parse(
+      R"({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 29,
+      "n_embd": 12, "n_layer": 2, "n_head": 3, "n_positions": 16, "resid_pdrop": 0.5})",
+      "config.json");
+  double want = 0;
+  for (const int dp : {1, 2, 3}) {
+    test::on_groups(1, dp, 1, [&] {
+      const auto model = make_model(config);
+      NxDPPModelOptions o = options();
+      o.transformer_layer_cls = [](const Layer& layer) {
+        return layer.path().find(".h.") != std::string::npos;
+      };
+      o.num_microbatches = 1;
+      o.token_weighted_loss = true;
+      o.count_labels = [](const PipelineInputs& in) { return 5 * in.at("labels").size(0); };
+      o.param_init_fn = &in_double;
+      NxDPPModel pipeline(*model, model->sequence(), o);
+      const SplitPtr shares = Split::balanced(7, dp);
+      const Range mine = shares->ranges(get_data_parallel_rank()).front();
+      const Tensor ids = test::ids({7, 6}, 29, 1).slice(0, mine.begin, mine.end);
+      const double loss = pipeline.run_train({{"input_ids", ids}, {"labels", ids}})[0];
+      if (dp == 1) want = loss;
+      EXPECT_NEAR(loss, want, 1e-6) << dp;
+    });
+  }
+}
+
 // Oracle: the run that was not interrupted. Dropout depends on the step and the seed.
 TEST(NxDPPModel, ResumedAtItsStep_ContinuesWithTheSameDropout) {
   const Json config = Json::parse(
