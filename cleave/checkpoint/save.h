@@ -25,7 +25,7 @@ struct Checkpoint {
 
 /// Writes a checkpoint folder that is also a model folder for other programs. Every rank writes its
 /// own ranges into place; only checksums are gathered. Collective over `world`, before the ranks
-/// write and after.
+/// write and after. Missing folders above `target` are made.
 ///
 /// When the call returns on any rank, the whole folder exists under `target`. Throws Error(kIo) on
 /// the rank whose call failed, also if `target` exists already or the disk has too little space;

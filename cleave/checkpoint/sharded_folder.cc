@@ -126,7 +126,7 @@ ShardedSave::ShardedSave(fs::path target, FolderContents contents, Writers write
     : target_(std::move(target)), contents_(std::move(contents)), writers_(std::move(writers)) {
   for (const TensorGroup& group : contents_.groups) plans_.push_back(plan_of(group));
   if (is_first()) {
-    require_free_space(fs::absolute(target_).parent_path(), disk_bytes(contents_, writers_));
+    require_free_space(make_folder_above(target_), disk_bytes(contents_, writers_));
     folder_ = std::make_unique<FolderWriter>(target_);
     for (const SafetensorsPlan& plan : plans_) plan.create_files(*folder_);
   }

@@ -205,6 +205,12 @@ class ParallelEmbedding : public Embedding, public ParallelLayer {
 /// Calls a replicated layer on plain tensors: x and the result are replicated over the
 /// tensor-parallel group. Throws Error(kShape) for a layer with a sharded output.
 Tensor call(Layer& layer, const Tensor& x, const Context& context = {});
+/// The same between sequence-parallel layers, for a norm or dropout: x and the result are this
+/// rank's tokens, of any number. So gradients of the layer's parameters are partial sums, which
+/// clip_grad_norm and optimizer_step complete. Throws Error(kShape) for a result with another
+/// sharding. Collective.
+Tensor call_on_tokens(Layer& layer, const Tensor& x, const Context& context = {},
+                      std::optional<int64_t> sequence_dimension = {});
 
 // Mappings over the tensor-parallel group, with the gradients of docs/nxd.md's table. Shards may be
 // uneven; the ranks exchange the sizes before a gather.

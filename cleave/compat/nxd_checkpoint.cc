@@ -11,8 +11,10 @@
 #include "cleave/checkpoint/run_folder.h"
 #include "cleave/checkpoint/save.h"
 #include "cleave/compat/parallel_state.h"
+#include "cleave/file/atomic_write.h"
 #include "cleave/file/file_lock.h"
 #include "cleave/mesh/scalar_type.h"
+#include "cleave/parallel/zero1.h"
 
 namespace cleave::nxd {
 namespace {
@@ -135,7 +137,7 @@ void save(const std::vector<DictItem>& dict, const std::string& path) {
   FolderContents contents = contents_of(dict);
   std::unique_ptr<FileLock> lock;
   if (writers.world.rank() == 0) {
-    lock = std::make_unique<FileLock>(fs::absolute(path).parent_path());
+    lock = std::make_unique<FileLock>(make_folder_above(path));
   }
   ShardedSave save(path, std::move(contents), writers);
   save.write();
@@ -144,13 +146,19 @@ void save(const std::vector<DictItem>& dict, const std::string& path) {
 
 Json load(const std::string& path, Layer& model, const std::string& model_key) {
   const Safetensors files = open_state(path, model_key);
-  load_weights(saved_parameters(model.parameters()), files);
+  const Parameters parameters = saved_parameters(model.parameters());
+  load_weights(parameters, files);
+  for (const auto& p : parameters) {
+    // Forward would read the old weights, which ZeRO-1 gathered before.
+    if (p->is_flat()) p->set_use({});
+  }
   return values_of(path);
 }
 
 Json load(const std::string& path, Optimizer& optimizer, const std::string& key) {
   const Safetensors files = open_state(path, key);
   load_optimizer(optimizer, saved_parameters(parameters_of(optimizer)), files);
+  if (auto* zero1 = dynamic_cast<Zero1Optimizer*>(&optimizer)) zero1->gather_weights();
   return values_of(path);
 }
 

@@ -45,7 +45,8 @@ struct DictItem {
 };
 
 /// Writes a dict into the new folder `path`: KEY.safetensors with whole tensors for each state,
-/// values.json for the rest, and a manifest. The folder is created atomically.
+/// values.json for the rest, and a manifest. The folder is created atomically, after missing folders
+/// above it.
 ///
 /// Collective over all ranks; every rank passes the same keys and values. Throws Error(kUsage) for
 /// a duplicate key, a key that cannot name a file, a number that is not finite, or pipeline stages;
@@ -58,7 +59,8 @@ void save(const std::vector<DictItem>& dict, const std::string& path);
 /// Collective over all ranks. Throws Error(kFormat), without changing the model, if a file is
 /// damaged, a tensor is missing or matches no parameter, or there is no such key.
 Json load(const std::string& path, Layer& model, const std::string& model_key = "model");
-/// Loads the state of an optimizer whose model already has its weights; otherwise as above.
+/// Loads the state of an optimizer whose model already has its weights; a Zero1Optimizer then
+/// gathers the weights that forward reads. Otherwise as above.
 Json load(const std::string& path, Optimizer& optimizer,
           const std::string& key = "optimizer_state_dict");
 

@@ -11,6 +11,7 @@
 
 #include "cleave/compat/nxd.h"
 #include "cleave/nn/norm.h"
+#include "cleave/parallel/zero1.h"
 #include "tests/support/golden.h"
 #include "tests/support/model_parallel.h"
 #include "tests/support/temp_folder.h"
@@ -114,6 +115,52 @@ TEST(NxdCheckpoint, SavedOnTwoByTwo_ResumesOnAnyLayoutAsTheUnbrokenRun) {
   }
 }
 
+// Oracle: the run that was not interrupted. ZeRO-1's forward reads gathered copies, which the loads
+// must replace, whenever they were gathered before.
+TEST(NxdCheckpoint, UnderZero1_ResumesAsTheUnbrokenRun) {
+  const TempFolder folder;
+  const std::string path = folder / "saved";
+  const auto step = [](Model& model, Zero1Optimizer& optimizer, uint64_t seed) {
+    const Tensor loss =
+        (model(test::ids({2, 3}, kIds, seed)) * numbers({2, 3, kHidden}, seed + 100)).sum();
+    loss.backward();
+    optimizer.reduce_gradients();
+    nxd::optimizer_step(optimizer, nxd::get_data_parallel_group(nxd::as_list), 1e-2);
+    optimizer.zero_grad();
+    return loss.item<double>();
+  };
+  const Zero1Options in_double{.precision = {.param = at::kDouble, .reduce = at::kDouble}};
+  std::vector<double> want;
+  for (const std::string_view run : {"unbroken", "gathered before", "not gathered"}) {
+    on_model_parallel(2, 2, [&] {
+      Model model;
+      Zero1Optimizer optimizer(model.parameters(), nxd::get_data_parallel_group(), {}, in_double);
+      if (run != "not gathered") optimizer.gather_weights();
+      const bool is_first = nxd::get_world_group().rank() == 0;
+      if (run == "unbroken") {
+        for (uint64_t i = 0; i < 2; ++i) step(model, optimizer, i);
+        nxd::save({{"model", nxd::state_dict(model)},
+                   {"optimizer_state_dict", nxd::state_dict(optimizer)}},
+                  path);
+      } else {
+        nxd::load(path, model);
+        EXPECT_THAT(thrown_by([&] {
+                      model(test::ids({2, 3}, kIds, 2));
+                    }).what(),
+                    HasSubstr("gather_weights()"));
+        nxd::load(path, optimizer);
+      }
+      for (uint64_t i = 2; i < 4; ++i) {
+        const double loss = step(model, optimizer, i);
+        if (run == "unbroken" && is_first) want.push_back(loss);
+        if (run != "unbroken") {
+          EXPECT_NEAR(loss, want.at(i - 2), 1e-12) << run << " step " << i;
+        }
+      }
+    });
+  }
+}
+
 TEST(NxdCheckpoint, File_HoldsWholeTensorsUnderTheModelsNames) {
   const TempFolder folder;
   std::map<std::string, Tensor> whole;
@@ -135,6 +182,16 @@ TEST(NxdCheckpoint, File_HoldsWholeTensorsUnderTheModelsNames) {
     for (const auto& p : model.parameters()) {
       EXPECT_TRUE(at::equal(p->leaf(), test::slice_of(*p, whole.at(p->name())))) << p->name();
     }
+  });
+}
+
+// Oracle: the folder. A save after hours of training must not fail for want of a mkdir.
+TEST(NxdCheckpoint, FoldersAboveThePath_AreMade) {
+  const TempFolder folder;
+  on_model_parallel(2, 1, [&] {
+    Model model;
+    nxd::save({{"model", nxd::state_dict(model)}}, folder / "run/epochs/0");
+    nxd::load(folder / "run/epochs/0", model);
   });
 }
 

@@ -133,7 +133,15 @@ Tensor ColumnParallelLinear::operator()(const Tensor& x) {
       options_.sequence_parallel_enabled
           ? as_sharded(x, group_, along_sequence(options_.sequence_dimension).dim, "column input")
           : DTensor(x, group_, Replicate{});
-  return (*this)(in, Context()).local();
+  const DTensor y = (*this)(in, Context());
+  CLEAVE_CHECK(options_.gather_output || !y.is_split() || y.placement().is_shard(y.dim() - 1),
+               Code::kShape, title(),
+               ": its weight is tied to one that is not sharded by rows, so "
+               "the result is ",
+               y.placement().describe(),
+               ", not this rank's columns; tie it to a "
+               "ParallelEmbedding without shard_across_embedding, or set gather_output=true");
+  return y.local();
 }
 
 DTensor ColumnParallelLinear::forward(const DTensor& x, const Context& context) {
@@ -151,6 +159,9 @@ HeadShards ColumnParallelLinear::head_shards(int64_t n_heads, int64_t n_padded) 
                "wrapped_classes");
   CLEAVE_CHECK(options_.stride == 1, Code::kShape, title(), ": stride=", options_.stride,
                " fuses matrices; padding heads needs separate ones");
+  CLEAVE_CHECK(!skipped_bias_, Code::kShape, title(),
+               ": with skip_bias_add the caller adds the bias, which has no elements for padded "
+               "heads; omit skip_bias_add");
   return shard_heads(title(), weight()->shape()[0], n_heads, n_padded, group_.size());
 }
 
@@ -277,6 +288,17 @@ Tensor call(Layer& layer, const Tensor& x, const Context& context) {
   const DTensor y = layer(DTensor(x, get_tensor_model_parallel_group(), Replicate{}), context);
   CLEAVE_CHECK(y.placement().is_replicate(), Code::kShape, layer.path(), " is sharded and returns ",
                y.placement().describe(), "; call() is for layers that are replicated");
+  return y.local();
+}
+
+Tensor call_on_tokens(Layer& layer, const Tensor& x, const Context& context,
+                      std::optional<int64_t> sequence_dimension) {
+  const DTensor in = as_sharded(x, get_tensor_model_parallel_group(),
+                                along_sequence(sequence_dimension).dim, "call_on_tokens");
+  const DTensor y = layer(in, context);
+  CLEAVE_CHECK(y.placement().matches(in.placement()), Code::kShape, layer.path(), " returns ",
+               y.placement().describe(), " of ", in.placement().describe(),
+               "; call_on_tokens() is for layers that compute each token by itself");
   return y.local();
 }
 

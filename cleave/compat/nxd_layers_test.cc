@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/compat/nxd.h"
+#include "cleave/nn/dropout.h"
 #include "cleave/nn/norm.h"
 #include "cleave/parallel/gradients.h"
 #include "tests/support/model_parallel.h"
@@ -133,6 +134,67 @@ TEST(ParallelLinears, UnderSequenceParallelWithUnevenLengths_AreTheUnsplitLayer)
         kIn, kOut, {.bias = bias, .input_is_parallel = true, .sequence_parallel_enabled = true});
     expect_equals(row, want, {columns_of(kIn), tokens_of(even_sizes(5))}, " row" + where);
   });
+}
+
+/// x + down(tanh(up(norm(x)))) of an embedding; with `sp` each rank has some tokens between the
+/// layers.
+struct SequenceNet : LayerGroup {
+  explicit SequenceNet(bool sp)
+      : is_split(sp),
+        embed(9, kIn, {.dtype = at::kDouble, .sequence_parallel_enabled = sp}),
+        norm(kIn, 1e-5),
+        up(kIn, kOut,
+           {.gather_output = false, .sequence_parallel_enabled = sp, .dtype = at::kDouble}),
+        down(kOut, kIn,
+             {.input_is_parallel = true, .sequence_parallel_enabled = sp, .dtype = at::kDouble}) {
+    add("embed", embed);
+    add("norm", norm);
+    add("up", up);
+    add("dropout", dropout);
+    add("down", down);
+  }
+  Tensor operator()(const Tensor& ids, const Context& context) {
+    const Tensor x = embed(ids);
+    if (!is_split) return x + nxd::call(dropout, down(up(nxd::call(norm, x)).tanh()), context);
+    const Tensor wide = up(nxd::call_on_tokens(norm, x)).tanh();
+    const Tensor y = x + nxd::call_on_tokens(dropout, down(wide), context);
+    return nxd::gather_from_sequence_parallel_region(y, 1, /*to_model_parallel=*/false);
+  }
+  bool is_split;
+  nxd::ParallelEmbedding embed;
+  LayerNorm norm;
+  nxd::ColumnParallelLinear up;
+  nxd::RowParallelLinear down;
+  Dropout dropout{0.25};
+};
+
+// Oracle: the same on one rank. 7 tokens are uneven on 2, 3 and 4 ranks.
+TEST(CallOnTokens, BetweenSequenceParallelLayers_GivesResultAndGradientsOfOneRank) {
+  const Context training{.training = true, .seed = 2, .step = 1};
+  const Tensor ids = test::ids({2, 7}, 9, 5), upstream = numbers({2, 7, kIn}, 6);
+  Tensor want;
+  test::Weights gradients;
+  for (const int tp : {1, 2, 3, 4}) {
+    on_model_parallel(tp, 1, [&] {
+      SequenceNet net(/*sp=*/tp > 1);
+      nxd::move_model_to_device(net, at::kCPU, {.seed = 3, .dtype = at::kDouble});
+      const Tensor y = net(ids, training);
+      (y * upstream).sum().backward();
+      const Parameters parameters = net.parameters();
+      nxd::clip_grad_norm(parameters, 1e9);
+      if (tp == 1) {
+        want = y.detach();
+        for (const auto& p : parameters) gradients[p->name()] = p->leaf().grad();
+        return;
+      }
+      EXPECT_LE(largest_difference(y, want), kTolerance) << tp;
+      for (const auto& p : parameters) {
+        const Tensor part = test::slice_of(*p, gradients.at(p->name()));
+        EXPECT_LE(largest_difference(p->leaf().grad(), part), kTolerance) << p->name() << tp;
+      }
+      EXPECT_EQ(thrown_by([&] { nxd::call_on_tokens(net.up, upstream); }).code(), Code::kShape);
+    });
+  }
 }
 
 TEST(ParallelLinears, SequenceDimensionZero_ShardsSequenceFirstTensors) {
@@ -350,6 +412,40 @@ TEST(ParallelLayers, RefusedOptionsAndWrongCalls_SayTheRemedy) {
     Column sharded(4, 4, {.gather_output = false});
     nxd::move_model_to_device(sharded, at::kCPU);
     has(text([&] { nxd::call(sharded, at::zeros({2, 4})); }, Code::kShape), "is sharded");
+  });
+}
+
+// Oracle: the whole table. Tied to columns, the head would return partial sums that look like
+// logits.
+TEST(ColumnParallelLinear, TiedToATable_IsRefusedUnlessRowsAreSharded) {
+  struct Tied : LayerGroup {
+    Tied(bool by_columns, bool gather)
+        : table(9, 4, {.dtype = at::kDouble, .shard_across_embedding = by_columns}),
+          head(4, 9, {.bias = false, .gather_output = gather, .dtype = at::kDouble}) {
+      add("table", table);
+      add("head", head);
+      head.tie_weight(table.weight());
+    }
+    nxd::ParallelEmbedding table;
+    nxd::ColumnParallelLinear head;
+  };
+  const Tensor whole = numbers({9, 4}, 1), x = numbers({2, 3, 4}, 2);
+  on_model_parallel(2, 1, [&] {
+    for (const bool by_columns : {false, true}) {
+      for (const bool gather : {false, true}) {
+        Tied tied(by_columns, gather);
+        test::fill(tied, {{"table.weight", whole}}, at::kDouble);
+        if (by_columns && !gather) {
+          const Error error = thrown_by([&] { tied.head(x); });
+          EXPECT_EQ(error.code(), Code::kShape);
+          EXPECT_NE(std::string(error.what()).find("shard_across_embedding"), std::string::npos);
+          continue;
+        }
+        const Tensor want = at::linear(x, whole);
+        EXPECT_LE(largest_difference(tied.head(x), gather ? want : columns_of(9)(want)), kTolerance)
+            << by_columns << gather;
+      }
+    }
   });
 }
 

@@ -190,6 +190,16 @@ TEST(PadModel, PaddingThatWouldChangeResults_IsRefusedAndNothingChanges) {
         3, 5, Code::kUsage, "its own pad_hook_fn");
     EXPECT_EQ(block.attention.query.weight()->ranges(), before);
 
+    struct WithoutBias : LayerGroup {
+      WithoutBias() {
+        add("query", query);
+        add("out", out);
+      }
+      nxd::ColumnParallelLinear query{kHidden, 20, {.gather_output = false, .skip_bias_add = true}};
+      nxd::RowParallelLinear out{20, kHidden, {.input_is_parallel = true}};
+    } without_bias;
+    refused(without_bias, {}, 3, 5, Code::kShape, "skip_bias_add");
+
     nxd::pad_model(block.attention, 3, 5);
     refused(block.attention, {}, 3, 5, Code::kUsage, "already padded");
     PaddedAttention late(5);

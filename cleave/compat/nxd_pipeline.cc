@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 
 #include <ATen/ATen.h>
 
@@ -22,6 +23,8 @@ struct NxDPPModel::Work {
   [[nodiscard]] PipelineLoss loss(const OutputLoss& spec,
                                   const std::vector<double>& weights) const {
     return [this, &spec, &weights](const DTensor& output, size_t i) {
+      // A mean over no labels is NaN, so it is not computed; backward needs the graph.
+      if (weights[i] == 0) return output.local().flatten().slice(0, 0, 0).sum();
       return spec(output, inputs[i]) * weights[i];
     };
   }
@@ -46,6 +49,22 @@ Context context_of(const PipelineInputs& inputs) {
   context.token_types = named("token_type_ids");
   context.positions = named("position_ids");
   return context;
+}
+
+/// The sequences of the data-parallel ranks before this one. Collective.
+int64_t rows_before(int64_t rows, const Axis& dp) {
+  if (dp.size() == 1) return 0;
+  const std::vector<int64_t> one_each(static_cast<size_t>(dp.size()), 1);
+  const Tensor all = dp.all_gather(at::full({1}, rows, at::kLong), 0, one_each, "sequences");
+  return all.narrow(0, 0, dp.rank()).sum().item<int64_t>();
+}
+
+int64_t num_labels_of(const PipelineInputs& inputs) {
+  const auto labels = inputs.find("labels");
+  CLEAVE_CHECK(
+      labels != inputs.end(), Code::kUsage,
+      "token_weighted_loss counts labels, and no input is called labels; set count_labels");
+  return labels->second.ne(-100).sum().item<int64_t>();
 }
 
 }  // namespace
@@ -164,6 +183,18 @@ const PipelineModel& NxDPPModel::partitioned() const {
   return *pipeline_;
 }
 
+/// The number of micro-batches of a batch. Layers that FSDP shards gather their weights in every
+/// call, so there all data-parallel ranks have the same number.
+int64_t NxDPPModel::count_of(int64_t rows, bool training) const {
+  if (training) return options_.num_microbatches;
+  const int64_t own = std::min<int64_t>(options_.num_microbatches, std::max<int64_t>(rows, 1));
+  const auto is_sharded = [](const Layer* layer) { return layer->is_sealed(); };
+  if (std::none_of(sequence_.begin(), sequence_.end(), is_sharded)) return own;
+  // The smallest is the negated maximum.
+  const Tensor negated = at::scalar_tensor(-own, at::kLong);
+  return -dp_.all_reduce(negated, "number of micro-batches", ReduceOp::kMax).item<int64_t>();
+}
+
 NxDPPModel::Work NxDPPModel::work_of(const PipelineInputs& inputs, bool training) const {
   std::vector<std::string> names;
   for (const auto& [name, tensor] : inputs) names.push_back(name);
@@ -179,19 +210,20 @@ NxDPPModel::Work NxDPPModel::work_of(const PipelineInputs& inputs, bool training
     CLEAVE_CHECK(tensor.dim() > 0 && tensor.size(0) == rows, Code::kShape, name, " has sizes ",
                  tensor.sizes(), "; dim 0 is the ", rows, " sequences of ", first);
   }
-  int64_t count = options_.num_microbatches;
-  if (!training) count = std::min(count, std::max<int64_t>(rows, 1));
+  const int64_t count = count_of(rows, training);
   CLEAVE_CHECK(rows >= count, Code::kShape, "a batch of ", rows, " sequences does not make ", count,
                " micro-batches; give num_microbatches of 1 to ", rows);
+  const int64_t first_row = training ? rows_before(rows, dp_) : 0;  // only dropout reads it
   Work work;
   for (int64_t i = 0; i < count; ++i) {
     PipelineInputs part;
     for (const auto& [name, tensor] : inputs) part[name] = part_of(tensor, i, count);
     Context context = context_of(part);
-    if (options_.set_context) options_.set_context(context, part);
     context.training = training;
-    context.step = static_cast<int64_t>(num_steps_);
-    context.first_sample = rows * dp_.rank() + rows * i / count;
+    context.seed = options_.seed;
+    context.step = num_steps_;
+    context.first_sample = first_row + rows * i / count;
+    if (options_.set_context) options_.set_context(context, part);
     work.micro_batches.push_back(
         {.input = DTensor(part.at(first), tp_, Replicate{}), .context = context});
     work.inputs.push_back(std::move(part));
@@ -203,17 +235,15 @@ NxDPPModel::Work NxDPPModel::work_of(const PipelineInputs& inputs, bool training
 std::vector<double> NxDPPModel::weights_of(const Work& work) const {
   const double even = 1.0 / static_cast<double>(std::ssize(work.inputs) * dp_.size());
   if (!options_.token_weighted_loss) return std::vector<double>(work.inputs.size(), even);
+  const auto count_labels = options_.count_labels ? options_.count_labels : &num_labels_of;
   std::vector<double> counts;
   double sum = 0;
   for (const PipelineInputs& part : work.inputs) {
-    const auto labels = part.find("labels");
-    CLEAVE_CHECK(labels != part.end(), Code::kUsage,
-                 "token_weighted_loss counts labels, and no input is called labels");
-    counts.push_back(labels->second.ne(-100).sum().item<double>());
+    counts.push_back(static_cast<double>(count_labels(part)));
     sum += counts.back();
   }
   sum = dp_.all_reduce(at::scalar_tensor(sum, at::kDouble), "number of labels").item<double>();
-  for (double& count : counts) count /= sum;
+  for (double& count : counts) count /= std::max(sum, 1.0);
   return counts;
 }
 
@@ -249,7 +279,8 @@ std::vector<double> NxDPPModel::run_train(const PipelineInputs& inputs) {
   gradients_->complete();
   // No division: the losses are already weighted for the mean over data-parallel ranks.
   for (const auto& p : pipeline_->parameters()) record_mean(*p);
-  if (num_steps_++ == 0) write_trace();
+  ++num_steps_;
+  if (!std::exchange(has_traced_, true)) write_trace();
   return reported(losses, weights);
 }
 

@@ -31,19 +31,24 @@ struct NxDPPModelOptions {
   OutputLoss output_loss_value_spec{};  ///< without it only run_eval_outputs works
   bool return_mb_loss = false;
   bool broadcast_and_average_loss = false;
-  /// Weights micro-batches by their labels that are not -100, over all data-parallel ranks: the
-  /// loss of the global batch. Otherwise the loss is a mean of means, as in NxD.
+  /// Weights micro-batches by their labels, over all data-parallel ranks: the loss of the global
+  /// batch. A micro-batch without labels adds nothing. Otherwise the loss is a mean of means, as in
+  /// NxD, and NaN for a micro-batch without labels.
   bool token_weighted_loss = false;
+  /// How many labels the loss of a micro-batch is a mean of. Without it, those of the input
+  /// "labels" that are not -100; a loss that shifts its labels counts fewer of them.
+  std::function<int64_t(const PipelineInputs&)> count_labels{};
   std::vector<std::string> pipeline_cuts{};  ///< last layer of each stage except the last stage
   std::vector<std::string> input_names{};
   std::string first_input = "input_ids";  ///< input of the first layer, of any dtype
-  /// Fills a micro-batch's Context from other inputs, after the three above.
+  /// Fills a micro-batch's Context from other inputs, after the three above. The Context already
+  /// has what dropout needs: `seed` of these options, the step, the first sample.
   std::function<void(Context&, const PipelineInputs&)> set_context{};
   /// Initializes the parameters of one layer, without its children, on a device: the CPU, as in
   /// NxD. All other parameters get their initial value, a function of `seed`, name and position, in
   /// the parallel layer's own dtype, elsewhere in `dtype`.
   std::function<void(Layer&, at::Device)> param_init_fn{};
-  uint64_t seed = 0;
+  uint64_t seed = 0;  ///< of initial values and of dropout
   at::ScalarType dtype = at::kFloat;
   std::string trace_file_path{};  ///< Chrome trace of the first training step
   bool use_zero1_optimizer = false;
@@ -98,8 +103,13 @@ class NxDPPModel {
   /// input_names and if gradients of an earlier step remain (call zero_grad() after each step),
   /// Error(kShape) for inconsistent sizes. Collective.
   std::vector<double> run_train(const PipelineInputs& inputs);
-  /// Forward only, with a loss; returns like run_train. The batch size may differ; a batch with
-  /// fewer sequences than num_microbatches has one micro-batch per sequence.
+  /// The number of training steps so far, which dropout depends on. A run that continues from a
+  /// checkpoint sets the checkpoint's.
+  [[nodiscard]] int64_t num_steps() const { return num_steps_; }
+  void set_num_steps(int64_t steps) { num_steps_ = steps; }
+  /// Forward only, with a loss; returns like run_train. The batch size may differ, also between
+  /// data-parallel ranks; a batch with fewer sequences than num_microbatches has one micro-batch
+  /// per sequence (with FSDP, as many as the rank with the fewest).
   std::vector<double> run_eval(const PipelineInputs& inputs);
   /// Forward only: the last layer's outputs by micro-batch on the last rank, nothing elsewhere.
   std::vector<DTensor> run_eval_outputs(const PipelineInputs& inputs);
@@ -121,6 +131,7 @@ class NxDPPModel {
   [[nodiscard]] Stages stages() const;
   void allocate();
   [[nodiscard]] const PipelineModel& partitioned() const;
+  [[nodiscard]] int64_t count_of(int64_t rows, bool training) const;
   [[nodiscard]] Work work_of(const PipelineInputs& inputs, bool training) const;
   [[nodiscard]] std::vector<double> weights_of(const Work& work) const;
   [[nodiscard]] std::vector<double> reported(const std::vector<double>& losses,
@@ -134,7 +145,8 @@ class NxDPPModel {
   std::vector<std::string> cuts_;
   std::unique_ptr<PipelineModel> pipeline_;
   std::shared_ptr<GradientSync> gradients_;
-  uint64_t num_steps_ = 0;
+  int64_t num_steps_ = 0;
+  bool has_traced_ = false;
 };
 
 }  // namespace cleave::nxd

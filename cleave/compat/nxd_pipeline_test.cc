@@ -11,6 +11,7 @@
 #include "cleave/compat/nxd.h"
 #include "cleave/model/model.h"
 #include "cleave/nn/cross_entropy.h"
+#include "cleave/parallel/fsdp.h"
 #include "tests/support/model_parallel.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
@@ -183,6 +184,163 @@ TEST(NxDPPModel, TokenWeighted_IsTheMeanOverAllLabels) {
     const double counted = all.at("labels").ne(-100).sum().item<double>();
     EXPECT_NEAR(losses[0], want * shifted / counted, 1e-12);
   });
+}
+
+// Oracle: loss and gradients of the batch as one micro-batch. The first data-parallel rank has no
+// labels, the second one a micro-batch with one and one with four.
+TEST(NxDPPModel, TokenWeightedWithMicroBatchesWithoutLabels_IsTheMeanOverAllLabels) {
+  PipelineInputs all = batch_of(4, 5);
+  all["labels"].narrow(0, 0, 2).fill_(-100);
+  all["labels"].narrow(0, 2, 1).narrow(1, 2, 4).fill_(-100);
+  const Want want = want_of(all, 1);
+  for (const bool is_sharded : {false, true}) {
+    test::on_groups(2, 2, 1, [&] {
+      const auto model = make();
+      NxDPPModelOptions o = options();
+      o.num_microbatches = 2;
+      o.token_weighted_loss = true;
+      o.count_labels = [](const PipelineInputs& in) {
+        return next_token_labels(in.at("labels")).ne(-100).sum().item<int64_t>();
+      };
+      o.param_init_fn = &in_double;
+      o.use_zero1_optimizer = is_sharded;
+      NxDPPModel pipeline(*model, model->sequence(), o);
+      PipelineInputs own;
+      for (const auto& [name, t] : all) {
+        own[name] = t.slice(0, 2 * get_data_parallel_rank(), 2 * get_data_parallel_rank() + 2);
+      }
+      EXPECT_NEAR(pipeline.run_train(own)[0], want.loss, 1e-6);
+      for (const auto& p : pipeline.local_parameters()) {
+        const Tensor part = p->part_of(want.gradients.at(p->name()));
+        if (part.numel() == 0) continue;
+        EXPECT_LE((p->leaf().grad() - part).abs().max().item<double>(), 1e-12) << p->name();
+      }
+    });
+  }
+}
+
+// Oracle: one rank. Each sequence has its own dropout, whatever the ranks' shares of a batch are.
+TEST(NxDPPModel, UnevenSharesOfABatch_HaveTheDropoutOfOneRank) {
+  const Json config = Json::parse(
+      R"({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 29,
+      "n_embd": 12, "n_layer": 2, "n_head": 3, "n_positions": 16, "resid_pdrop": 0.5})",
+      "config.json");
+  double want = 0;
+  for (const int dp : {1, 2, 3}) {
+    test::on_groups(1, dp, 1, [&] {
+      const auto model = make_model(config);
+      NxDPPModelOptions o = options();
+      o.transformer_layer_cls = [](const Layer& layer) {
+        return layer.path().find(".h.") != std::string::npos;
+      };
+      o.num_microbatches = 1;
+      o.token_weighted_loss = true;
+      o.count_labels = [](const PipelineInputs& in) { return 5 * in.at("labels").size(0); };
+      o.param_init_fn = &in_double;
+      NxDPPModel pipeline(*model, model->sequence(), o);
+      const SplitPtr shares = Split::balanced(7, dp);
+      const Range mine = shares->ranges(get_data_parallel_rank()).front();
+      const Tensor ids = test::ids({7, 6}, 29, 1).slice(0, mine.begin, mine.end);
+      const double loss = pipeline.run_train({{"input_ids", ids}, {"labels", ids}})[0];
+      if (dp == 1) want = loss;
+      EXPECT_NEAR(loss, want, 1e-6) << dp;
+    });
+  }
+}
+
+// Oracle: the run that was not interrupted. Dropout depends on the step and the seed.
+TEST(NxDPPModel, ResumedAtItsStep_ContinuesWithTheSameDropout) {
+  const Json config = Json::parse(
+      R"({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 29,
+      "n_embd": 12, "n_layer": 2, "n_head": 3, "n_positions": 16, "resid_pdrop": 0.5})",
+      "config.json");
+  const auto loss_at = [&](int64_t first_step, int64_t step, uint64_t seed) {
+    double loss = 0;
+    test::on_groups(2, 1, 1, [&] {
+      const auto model = make_model(config);
+      NxDPPModelOptions o = options();
+      o.transformer_layer_cls = [](const Layer& layer) {
+        return layer.path().find(".h.") != std::string::npos;
+      };
+      o.param_init_fn = &in_double;
+      o.seed = seed;
+      NxDPPModel pipeline(*model, model->sequence(), o);
+      pipeline.set_num_steps(first_step);
+      double last = 0;
+      while (pipeline.num_steps() <= step) {
+        last = pipeline.run_train(batch_of(3, 1))[0];
+        Optimizer(pipeline.local_parameters(), {}).zero_grad();  // no step: the weights stay
+      }
+      if (get_pipeline_model_parallel_rank() == 0) loss = last;
+    });
+    return loss;
+  };
+  const double unbroken = loss_at(0, 2, 1);
+  EXPECT_EQ(loss_at(2, 2, 1), unbroken);
+  EXPECT_NE(loss_at(0, 0, 1), unbroken);
+  EXPECT_NE(loss_at(2, 2, 5), unbroken);  // weights are those of in_double, so only dropout differs
+}
+
+// Oracle: the same without ZeRO-1. The first stage has the frozen layers and nothing else.
+TEST(NxDPPModel, StageOfWeightsThatAreNotTrainedNow_TrainsWithZero1) {
+  std::vector<double> losses;
+  for (const bool is_sharded : {false, true}) {
+    test::on_groups(2, 2, 1, [&] {
+      auto text = std::string(kConfig);
+      const size_t tied = text.find("\"tie_word_embeddings\": true");
+      text.replace(tied, std::string("\"tie_word_embeddings\": true").size(),
+                   "\"tie_word_embeddings\": false");
+      const auto model = make_model(Json::parse(text, "config.json"));
+      NxDPPModelOptions o = options();
+      o.use_zero1_optimizer = is_sharded;
+      NxDPPModel pipeline(*model, model->sequence(), o);
+      const Parameters parameters = pipeline.local_parameters();
+      const bool is_first = get_pipeline_model_parallel_rank() == 0;
+      const auto set_trained = [&](bool trained) {
+        for (const auto& p : parameters) {
+          if (is_first) p->leaf().set_requires_grad(trained);
+        }
+      };
+      set_trained(false);
+      Optimizer optimizer(parameters, {});
+      for (uint64_t step = 0; step < 4; ++step) {
+        if (step == 2) set_trained(true);
+        const double loss = pipeline.run_train(batch_of(3, 10 + step))[0];
+        nxd::clip_grad_norm(parameters, 1.0);
+        optimizer.step(1e-2);
+        optimizer.zero_grad();
+        if (is_first && get_data_parallel_rank() == 0) losses.push_back(loss);
+      }
+    });
+  }
+  ASSERT_EQ(losses.size(), 8U);
+  for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(losses[4 + i], losses[i], 1e-5) << i;
+}
+
+// Oracle: the same without FSDP. All sequences have as many labels, so their means do not depend on
+// the number of micro-batches.
+TEST(NxDPPModel, EvalWithFsdp_TakesAnotherNumberOfSequencesOnEachRank) {
+  std::vector<double> losses;
+  for (const bool is_sharded : {false, true}) {
+    test::on_groups(2, 2, 1, [&] {
+      const auto model = make();
+      if (is_sharded) {
+        for (Layer* layer : model->sequence()) fully_shard(*layer, get_data_parallel_group());
+      }
+      NxDPPModelOptions o = options();
+      o.num_microbatches = 4;
+      NxDPPModel pipeline(*model, model->sequence(), o);
+      PipelineInputs own;
+      own["input_ids"] = test::ids({get_data_parallel_rank() == 0 ? 4 : 2, 6}, 29, 1);
+      own["labels"] = own["input_ids"];
+      const double loss = pipeline.run_eval(own)[0];
+      const bool is_first = get_data_parallel_rank() + get_pipeline_model_parallel_rank() == 0;
+      if (is_first) losses.push_back(loss);
+    });
+  }
+  ASSERT_EQ(losses.size(), 2U);
+  EXPECT_GT(losses[0], 0);
+  EXPECT_NEAR(losses[1], losses[0], 1e-5);
 }
 
 TEST(NxDPPModel, LocalViews_CoverTheModelOnceAndRoundTrip) {

@@ -69,11 +69,15 @@ class ParallelModel {
               double max_norm = std::numeric_limits<double>::infinity());
 
   /// Continues prompts, also with beam search (generate/generate.h); the same result on every rank.
+  /// As in transformers, sequences end at the end ids of the model's config.json if the settings
+  /// name none.
   Generation generate(const std::vector<Ids>& prompts, const GenerateSettings& settings);
 
   /// Writes the model into `save_directory`: one file pytorch_model_tp_I_pp_0.bin per rank, or with
   /// merge_checkpoints (and always on one rank) pytorch_model.bin, in several files with an index
   /// if it is larger than max_shard_size.
+  ///
+  /// Weights that FSDP or ZeRO-1 shards over the data-parallel ranks are gathered one by one.
   ///
   /// An existing model is replaced atomically, after the new one is complete on the disk; other
   /// files of the folder stay. Throws Error(kUsage) for incompatible options and for unknown names

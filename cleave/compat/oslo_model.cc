@@ -93,7 +93,9 @@ double ParallelModel::step(Optimizer& optimizer, double lr, double max_norm) {
 
 Generation ParallelModel::generate(const std::vector<Ids>& prompts,
                                    const GenerateSettings& settings) {
-  return cleave::generate(*model_, tp_, prompts, settings);
+  GenerateSettings own = settings;
+  if (own.eos_ids.empty()) own.eos_ids = model_->facts().eos_ids;
+  return cleave::generate(*model_, tp_, prompts, own);
 }
 
 void ParallelModel::from_parallelized(const std::string& directory) {

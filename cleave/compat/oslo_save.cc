@@ -2,8 +2,8 @@
 //   1. Rank 0 takes the lock next to the folder, checks free space and makes a new, empty folder
 //      under a temporary name.
 //   2. Sharded: each rank of the first data-parallel group writes a file. Merged: these ranks
-//   gather
-//      tensor by tensor, and rank 0 writes. All files are synced.
+//      gather tensor by tensor, and rank 0 writes. All files are synced. Where FSDP or ZeRO-1
+//      shards values, all ranks gather them first.
 //   3. Rank 0 adds config.json, hard links to the other files of DIR, and the manifest. It renames
 //      the new folder to DIR; if DIR exists, it swaps the two names atomically and removes the old
 //      folder.
@@ -49,10 +49,22 @@ struct Piece {
   /// As in the rank's file, and as in a merged file.
   [[nodiscard]] TensorInfo local_info() const { return info(parameter->local_shape()); }
   [[nodiscard]] TensorInfo whole_info() const { return info(parameter->shape()); }
-  /// The whole tensor. Collective over tp.
-  [[nodiscard]] Tensor whole() const {
-    if (!parameter->is_split()) return local;
-    return Shards{parameter->axis(), parameter->placement(), parameter->name()}.gather(local);
+  /// The values of the rank's file: gathered where FSDP or ZeRO-1 shards them over data-parallel
+  /// ranks, and collective over these.
+  [[nodiscard]] Tensor part() const {
+    if (!parameter->is_flat()) return local;
+    const Axis& data = parameter->data_axis();
+    const std::vector<int64_t> one_each(static_cast<size_t>(data.size()), 1);
+    const Tensor own = at::full({1}, local.numel(), local.options().dtype(at::kLong));
+    const Tensor all = data.all_gather(own, 0, one_each, parameter->name() + " sizes").cpu();
+    const auto* sizes = all.const_data_ptr<int64_t>();
+    return data.all_gather(local, 0, {sizes, sizes + data.size()}, parameter->name())
+        .view(parameter->local_shape());
+  }
+  /// The whole tensor, of part(). Collective over tp.
+  [[nodiscard]] Tensor whole(const Tensor& part) const {
+    if (!parameter->is_split()) return part;
+    return Shards{parameter->axis(), parameter->placement(), parameter->name()}.gather(part);
   }
 
  private:
@@ -74,9 +86,8 @@ std::vector<Piece> pieces_of(const Parameters& parameters, const StateDict& stat
   std::vector<std::string> names;
   for (const auto& p : parameters) {
     names.push_back(p->name());
-    CLEAVE_CHECK(p->leaf().defined() && !p->is_flat(), Code::kUsage, p->name(),
-                 p->is_flat() ? " is sharded over data-parallel ranks; save_checkpoint saves it"
-                              : " has no memory yet; load or materialize the model first");
+    CLEAVE_CHECK(p->leaf().defined(), Code::kUsage, p->name(),
+                 " has no memory yet; load or materialize the model first");
     const auto given = state_dict.find(p->name());
     if (given == state_dict.end()) {
       if (state_dict.empty()) pieces.push_back({p.get(), p->leaf().detach()});
@@ -124,10 +135,7 @@ fs::path next_of(const fs::path& target) {
 class Target {
  public:
   Target(fs::path target, uint64_t bytes) : target_(std::move(target)) {
-    const fs::path parent = target_.parent_path();
-    std::error_code code;
-    fs::create_directories(parent, code);
-    if (code) throw_io(parent.string(), "mkdir", code.value());
+    const fs::path parent = make_folder_above(target_);
     CLEAVE_CHECK(!fs::exists(target_) || fs::is_directory(target_), Code::kIo, target_.string(),
                  " is a file; give the name of a folder");
     lock_ = std::make_unique<FileLock>(parent);
@@ -175,16 +183,20 @@ class Target {
   std::optional<FolderWriter> folder_;
 };
 
-/// Writes this rank's file.
-void write_shards(const fs::path& path, const std::vector<Piece>& pieces) {
+/// Writes this rank's file. Without a path it only takes part in gathering values.
+void write_shards(const std::optional<fs::path>& path, const std::vector<Piece>& pieces) {
   std::vector<TensorInfo> infos;
   infos.reserve(pieces.size());
   for (const Piece& piece : pieces) infos.push_back(piece.local_info());
   const TorchPlan plan(state_dict_of(infos));
-  TorchWriter writer(File::create(path), plan);
+  std::optional<TorchWriter> writer;
+  if (path) writer.emplace(File::create(*path), plan);
   Tensor kept;
-  for (size_t i = 0; i < pieces.size(); ++i) writer.write(i, bytes_on(kept, pieces[i].local));
-  writer.finish();
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const Tensor part = pieces[i].part();
+    if (writer) writer->write(i, bytes_on(kept, part));
+  }
+  if (writer) writer->finish();
 }
 
 /// Writes whole tensors in order into pytorch_model.bin or its parts, divided as in a
@@ -242,10 +254,16 @@ uint64_t max_file_bytes(const SaveOptions& options, bool is_merged) {
   return *bytes;
 }
 
-/// Gathers whole tensors one by one over the ranks of one tp axis and writes them; `target` is null
-/// except on rank 0.
+struct MergeOptions {
+  bool is_safe = false;
+  bool gathers = false;
+};
+
+/// Gathers whole tensors one by one and writes them; `target` is null except on rank 0. Only ranks
+/// of the first tp axis gather (`gathers`); the others have copies of their parts.
 std::vector<WrittenBlock> write_merged(Target* target, const std::vector<Piece>& pieces,
-                                       const SafetensorsPlan& plan, bool is_safe) {
+                                       const SafetensorsPlan& plan, const MergeOptions& options) {
+  const auto [is_safe, gathers] = options;
   std::optional<SafetensorsWriter> safe;
   std::optional<BinFiles> bin;
   if (target != nullptr && is_safe) {
@@ -258,7 +276,10 @@ std::vector<WrittenBlock> write_merged(Target* target, const std::vector<Piece>&
   for (const Piece& piece : pieces) by_name.emplace(piece.parameter->name(), &piece);
   Tensor kept;
   for (size_t i = 0; i < plan.tensors().size(); ++i) {  // in the order of the files
-    const Tensor whole = by_name.at(plan.tensors()[i].name)->whole();
+    const Piece& piece = *by_name.at(plan.tensors()[i].name);
+    const Tensor part = piece.part();
+    if (!gathers) continue;
+    const Tensor whole = piece.whole(part);
     if (safe) safe->write_block(plan.tensors()[i].name, {}, bytes_on(kept, whole));
     if (bin) bin->write(i, bytes_on(kept, whole));
   }
@@ -309,10 +330,13 @@ void ParallelModel::save_parallelized(const std::string& save_directory,
   }
   world_.barrier("save_parallelized: folder made");
   std::vector<WrittenBlock> blocks;
-  if (dp_.rank() == 0 && is_merged) {
-    blocks = write_merged(target ? &*target : nullptr, pieces, plan, options.safe_serialization);
-  } else if (dp_.rank() == 0) {
-    write_shards(FolderWriter::partial_path(next_of(path)) / oslo_file_name(tp_.rank(), 0), pieces);
+  const bool is_first = dp_.rank() == 0;  // of the ranks with copies of the same part
+  if (is_merged) {
+    blocks = write_merged(target ? &*target : nullptr, pieces, plan,
+                          {.is_safe = options.safe_serialization, .gathers = is_first});
+  } else {
+    const fs::path file = FolderWriter::partial_path(next_of(path)) / oslo_file_name(tp_.rank(), 0);
+    write_shards(is_first ? std::optional(file) : std::nullopt, pieces);
   }
   world_.barrier("save_parallelized: files written");
   if (target) {

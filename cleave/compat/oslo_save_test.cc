@@ -18,6 +18,8 @@
 #include "cleave/format/manifest.h"
 #include "cleave/format/tensor_source.h"
 #include "cleave/format/torch_file.h"
+#include "cleave/parallel/fsdp.h"
+#include "cleave/parallel/zero1.h"
 #include "tests/support/oslo_models.h"
 #include "tests/support/small_disk.h"
 #include "tests/support/temp_folder.h"
@@ -109,6 +111,39 @@ TEST(OsloSave, RunFolder_LoadsItsNewestCheckpoint) {
   for (const int tp : {1, 2}) {
     expect_loads(folder / "run", tp, 2);
     expect_loads(folder / "other", tp, 1);
+  }
+}
+
+// Oracle: the weights in closed form, as they were before they were sharded over dp.
+TEST(OsloSave, UnderFsdpAndZero1_SavesAndLoadsTheWholeModel) {
+  const TempFolder folder;
+  for (const int tp : {1, 2}) {
+    for (const bool is_fsdp : {false, true}) {
+      const fs::path path = folder / str(tp, is_fsdp ? "fsdp" : "zero1");
+      const auto shard = [&](ParallelModel& model) {
+        const Axis& dp = model.data_parallel();
+        if (!is_fsdp) return (void)Zero1Optimizer(model.parameters(), dp, {});
+        for (Layer* layer : model.model().sequence()) fully_shard(*layer, dp);
+      };
+      on_world(2 * tp, [&](World& world) {
+        ParallelModel model = model_of(world, tp, 1);
+        shard(model);
+        model.save_parallelized(path / "split");
+        model.save_parallelized(path / "merged", kMerged);
+        model.save_parallelized(path / "safe",
+                                {.merge_checkpoints = true, .safe_serialization = true});
+        for (const char* form : {"split", "merged", "safe"}) {
+          ParallelModel other = model_of(world, tp, 0);
+          shard(other);
+          other.from_parallelized(path / form);
+          expect_version(other, 1);
+        }
+      });
+      for (const char* form : {"split", "merged", "safe"}) {
+        SCOPED_TRACE(str(path.filename().string(), " ", form));
+        expect_loads(path / form, 3, 1);
+      }
+    }
   }
 }
 

@@ -201,6 +201,29 @@ TEST(OsloModel, Beams_AreThoseOfTransformers) {
   });
 }
 
+// Oracle: the same weights without an end id.
+TEST(OsloModel, WithoutEosIds_EndsAtThoseOfTheConfig) {
+  const auto generated = [](const std::string& eos) {
+    Ids ids;
+    on_world(2, [&](World& world) {
+      auto whole = make_model(Json::parse(
+          str(R"({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 53,
+              "n_embd": 24, "n_layer": 2, "n_head": 6, "n_positions": 16, "eos_token_id": )",
+              eos, "}"),
+          "config.json"));
+      ParallelModel model = initialize(std::move(whole), config_of(2), world);
+      materialize(model.model(), {.seed = 1});
+      const Generation got = model.generate({{7, 11, 5}}, {.max_new_tokens = 8});
+      if (world.rank() == 0) ids = got.prompts[0][0].ids;
+    });
+    return ids;
+  };
+  const Ids whole = generated("null");
+  ASSERT_EQ(whole.size(), 8U);
+  const auto end = std::find(whole.begin(), whole.end(), whole[2]);
+  EXPECT_EQ(generated(std::to_string(whole[2])), Ids(whole.begin(), end + 1));
+}
+
 TEST(OsloModel, RanksWithDifferentBatches_AreStoppedAtTheFirstOne) {
   on_world(2, [](World& world) {
     ParallelModel model = initialize(test::small_gpt2(), config_of(2), world);

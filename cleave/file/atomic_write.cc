@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <fcntl.h>
 #include <sys/statvfs.h>
+#include <system_error>
 #include <unistd.h>
 
 #include "cleave/base/error.h"
@@ -100,6 +101,14 @@ void require_free_space(const fs::path& folder, uint64_t bytes) {
   CLEAVE_CHECK(bytes <= available, Code::kIo, folder.string(), ": ", bytes,
                " bytes are needed, the disk has ", available,
                " free; free some space or choose another folder");
+}
+
+fs::path make_folder_above(const fs::path& path) {
+  const fs::path folder = fs::absolute(path).parent_path();
+  std::error_code code;
+  fs::create_directories(folder, code);
+  if (code) throw_io(folder.string(), "mkdir", code.value());
+  return folder;
 }
 
 }  // namespace cleave::inline file

@@ -34,4 +34,7 @@ inline constexpr uint64_t kDiskBlock = 4096;
 /// Throws Error(kIo) with both numbers if the disk of `folder` has less than `bytes` free.
 void require_free_space(const std::filesystem::path& folder, uint64_t bytes);
 
+/// Makes the missing folders above `path` and returns the one that it lies in. Throws Error(kIo).
+std::filesystem::path make_folder_above(const std::filesystem::path& path);
+
 }  // namespace cleave::inline file

@@ -215,6 +215,16 @@ TEST(FreeSpace, MoreThanTheDiskHas_NamesBothNumbers) {
   EXPECT_THAT(error.what(), HasSubstr("1152921504606846976 bytes are needed"));
 }
 
+TEST(MakeFolderAbove, MissingFolders_AreMade) {
+  const TempFolder folder;
+  EXPECT_EQ(make_folder_above(folder / "a/b/c"), folder.path() / std::filesystem::path("a/b"));
+  EXPECT_TRUE(std::filesystem::is_directory(folder / "a/b"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "a/b/c"));
+  EXPECT_NO_THROW(make_folder_above(folder / "a/b/d"));
+  write_atomic(folder / "file", std::string_view("x"));
+  EXPECT_EQ(thrown_by([&] { make_folder_above(folder / "file/x"); }).code(), Code::kIo);
+}
+
 TEST(FileLock, SecondWriter_GetsPidAndHostOfTheFirst) {
   const TempFolder folder;
   {

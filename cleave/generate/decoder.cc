@@ -254,9 +254,12 @@ DTensor Decoder::logits_of(const Tensor& ids, Context context) {
   const size_t num_last = takes_last_only(layers) ? 1 : 0;
   DTensor x(ids, tp_, Replicate{});
   x = call_in_order(all.first(layers.size() - num_last), x, context);
+  // A plan may state that the last layer gets a sharded sequence.
+  const bool is_sequence = num_last > 0 && x.placement().is_shard(1);
   if (!x.placement().is_whole()) x = x.redistribute(Replicate{});
-  const Tensor last = x.local().narrow(1, x.local().size(1) - 1, 1);
-  return call_in_order(all.last(num_last), x.with(last), context);
+  DTensor last = x.with(x.local().narrow(1, x.local().size(1) - 1, 1));
+  if (is_sequence) last = last.redistribute(Shard{1});
+  return call_in_order(all.last(num_last), last, context);
 }
 
 bool Decoder::can_record() const {

@@ -355,6 +355,37 @@ TEST(Generate, EveryToken_IsReportedWhenItIsGenerated) {
   EXPECT_EQ(reported[1], got.prompts[1][0].ids);
 }
 
+// Oracle: one rank. The plan is that of PyTorch's tutorial, which states that the last layer gets a
+// sharded sequence.
+TEST(Generate, PlanThatStatesAShardedInputOfTheHead_GivesTheIdsOfOneRank) {
+  const Plan plan = {
+      {"tok_embeddings", Rowwise{.input = Replicate{}, .output = Shard{1}}},
+      {"layers.*.attention_norm", SequenceParallel{}},
+      {"layers.*.attention", PrepareModuleInput{.input = Shard{1}, .desired = Replicate{}}},
+      {"layers.*.attention.{wq,wk,wv}", Colwise{}},
+      {"layers.*.attention.wo", Rowwise{.output = Shard{1}}},
+      {"layers.*.ffn_norm", SequenceParallel{}},
+      {"layers.*.feed_forward", PrepareModuleInput{.input = Shard{1}, .desired = Replicate{}}},
+      {"layers.*.feed_forward.{w1,w3}", Colwise{}},
+      {"layers.*.feed_forward.w2", Rowwise{.output = Shard{1}}},
+      {"norm", SequenceParallel{}},
+      {"output", Colwise{.input = Shard{1}, .output = Shard{-1}}},
+  };
+  const std::vector<Ids> prompts = {{1, 7, 3}, {5}};
+  for (const int64_t num_beams : {1, 2}) {
+    const GenerateSettings settings{.max_new_tokens = 6, .num_beams = num_beams};
+    const Generation want = generate(*small_model(), Axis(), prompts, settings);
+    test::on_ranks(2, [&](const Axis& tp) {
+      const auto model = small_model();
+      parallelize_module(*model, tp, plan);
+      const Generation got = generate(*model, tp, prompts, settings);
+      for (size_t p = 0; p < prompts.size(); ++p) {
+        EXPECT_EQ(got.prompts[p][0].ids, want.prompts[p][0].ids) << num_beams;
+      }
+    });
+  }
+}
+
 // Oracle: the whole model on the last id, which alone decides the next one.
 TEST(Generate, ModelWithANamedOutput_GivesTheIdsOfItsForward) {
   const at::NoGradGuard no_grad;

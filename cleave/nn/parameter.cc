@@ -96,7 +96,8 @@ const Tensor& Parameter::use() const {
                "registered by add()");
   CLEAVE_CHECK(use_.defined(), Code::kUsage, name(),
                is_flat()
-                   ? " is sharded and was read outside the call that gathers it"
+                   ? " is sharded and was read outside the call that gathers it; with ZeRO-1, call "
+                     "gather_weights() after the weights are filled"
                    : " has no memory yet; call materialize() or load a checkpoint before the first "
                      "forward");
   if (axis().size() > 1 && !placement().is_shard()) {

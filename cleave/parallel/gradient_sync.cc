@@ -193,8 +193,10 @@ bool GradientSync::has_incomplete_gradients() const {
 bool GradientSync::has_unsummed_copies() const {
   for (const Bucket& bucket : buckets_) {
     for (size_t i = 0; i < bucket.sums.size(); ++i) {
-      // If forward reads the leaf itself, its gradient is on the leaf already.
+      // If forward reads the leaf itself, its gradient is on the leaf already. The copy of a weight
+      // that is not trained now gets a gradient too, which nobody sums.
       const Parameter& p = *bucket.shards->parameters()[i];
+      if (!p.is_trained()) continue;
       const bool has_copy = bucket.sums[i] || (p.is_readable() && !p.use().is_same(p.leaf()));
       if (has_copy && gradient_of(bucket, i).defined()) return true;
     }

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 
 #include "cleave/base/error.h"
 #include "cleave/comm/launch/failure.h"
@@ -56,6 +57,10 @@ Arguments parse(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     throw cleave::Error(cleave::Code::kUsage, error.what());
   }
+  // A save is refused there too, but after the training.
+  CLEAVE_CHECK(a.train.output_dir.empty() || !std::filesystem::exists(a.train.output_dir),
+               cleave::Code::kUsage, "--output_dir ", a.train.output_dir,
+               " exists already; remove it or choose another folder");
   CLEAVE_CHECK(!a.data.file.empty() && !a.train.tokenizer_folder.empty(), cleave::Code::kUsage,
                "--data or --tokenizer is missing and CLEAVE_DATA is not set; name a text and the "
                "folder of a WordPiece tokenizer");

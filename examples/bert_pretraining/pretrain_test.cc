@@ -217,6 +217,16 @@ TEST(BertPretraining, NumbersOutsideTheirRange_ExitWith2AndName) {
   }
 }
 
+TEST(BertPretraining, OutputFolderThatExists_IsRefusedBeforeTraining) {
+  const cleave::test::TempFolder folder;
+  const std::string path = folder.path().string();
+  const auto ran = cleave::test::run_program({CLEAVE_EXAMPLE, "--output_dir", path});
+  EXPECT_EQ(ran.exit_code, 2);
+  EXPECT_EQ(ran.err, "cleave: --output_dir " + path +
+                         " exists already; remove it or choose another folder\n");
+  EXPECT_EQ(ran.out, "");
+}
+
 TEST(RealBertPretraining, HeadsThatDoNotDivide_AreRefusedByName) {
   CLEAVE_NEEDS_DATA();
   const auto run = [](const std::vector<std::string>& flags) {
