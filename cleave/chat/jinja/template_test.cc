@@ -82,12 +82,9 @@ TEST(ChatTemplates, TemplatesOfAFolder_PrintAsInTransformers) {
     GTEST_SKIP() << "CLEAVE_CHAT_TEMPLATES (a folder with *.jinja) and CLEAVE_PYTHON are not set";
   }
   ::setenv("TZ", "UTC", 1);  // NOLINT(concurrency-mt-unsafe)
-  test::RunWith with;
-  with.deadline_s = 300;
   const test::RunResult result = test::run_program(
       {"/usr/bin/env", python, test::source_file("tests/golden/chat/make_templates.py"), "--folder",
-       folder},
-      with);
+       folder});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const Json rows = Json::parse(result.out, "make_templates.py");
   ASSERT_GT(rows.size(), 0U) << "CLEAVE_CHAT_TEMPLATES=" << folder << " has no files *.jinja";
