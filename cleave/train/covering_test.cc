@@ -243,7 +243,7 @@ class Bench {
     o.out = next_out();
     std::vector<std::string> words{"launch", "-n", str(num_ranks), "--", test::program()};
     for (const std::string& word : words_of(o)) words.push_back(word);
-    const test::RunResult ran = test::run_cleave(words, {.deadline_s = 60});
+    const test::RunResult ran = test::run_cleave(words);
     CLEAVE_CHECK(ran.exit_code == 0, Code::kBug, "exit code ", ran.exit_code, ": ", ran.err);
     return result_of(o.out);
   }

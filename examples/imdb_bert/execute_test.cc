@@ -162,7 +162,7 @@ cleave::test::RunResult interrupted(const std::vector<std::string>& command, con
       steps, " ]; do kill -0 $pid || break; sleep 0.01; done; kill -INT $pid; wait $pid");
   std::vector<std::string> words{"/bin/bash", "-c", script};
   words.insert(words.end(), command.begin(), command.end());
-  return cleave::test::run_program(words, {.deadline_s = 100});
+  return cleave::test::run_program(words);
 }
 
 // Oracle: the losses of the interrupted run, and the number of steps. A run that started again
@@ -210,7 +210,7 @@ TEST(ImdbBert, InterruptedRun_ResumesAsItsLastLineAdvises) {
       cleave::test::run_program(again).err.find("already holds a run; resume it with --resume"),
       std::string::npos);
   again.emplace_back("--resume");
-  const auto resumed = cleave::test::run_program(again, {.deadline_s = 100});
+  const auto resumed = cleave::test::run_program(again);
   EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
   EXPECT_NE(resumed.out.find("rank  tp rank"), std::string::npos) << resumed.out;
   std::vector<double> all = losses();
