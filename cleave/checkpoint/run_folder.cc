@@ -1,12 +1,16 @@
 #include "cleave/checkpoint/run_folder.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include <ATen/ATen.h>
 
 #include "cleave/base/byte_count.h"
+#include "cleave/base/clock.h"
+#include "cleave/base/hash.h"
 #include "cleave/base/log.h"
 #include "cleave/checkpoint/model_links.h"
 #include "cleave/checkpoint/names.h"
@@ -56,6 +60,33 @@ std::optional<Error> broadcast_damage(const std::optional<Error>& mine, const Ax
   return Error(static_cast<Code>(std::stoi(message.substr(0, space))), message.substr(space + 1));
 }
 
+/// The checksum of the text in the folder's lock, which names its holder; 0 if there is none.
+int64_t holder_in(const fs::path& run) {
+  try {
+    return static_cast<int64_t>(hash_bytes(read_file(run / ".lock", kMaxLatestBytes)));
+  } catch (const Error&) {
+    return 0;
+  }
+}
+
+/// Refuses a folder in which this rank does not see the lock of rank 0: it is on another disk, and
+/// no checkpoint could be completed in it. Network disks may show a new file late.
+void require_shared(const fs::path& run, const Axis& world) {
+  constexpr double kLimitS = 5;
+  Tensor holder = at::tensor({world.rank() == 0 ? holder_in(run) : 0}, at::kLong);
+  world.broadcast_(holder, 0, "run folder: is it shared");
+  if (world.rank() == 0) return;
+  std::error_code ignored;
+  fs::create_directories(run, ignored);  // asks the disk, not this host's memory of it
+  const double start = monotonic_s();
+  while (holder_in(run) != holder.item<int64_t>()) {
+    CLEAVE_CHECK(monotonic_s() - start < kLimitS, Code::kIo, run.string(), ": rank ", world.rank(),
+                 " does not see what rank 0 writes there; --out must be one folder on a disk that ",
+                 "all hosts share");
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
 /// The value of the first rank, on all ranks.
 bool broadcast_flag(bool mine, const Axis& world, std::string_view site) {
   Tensor flag = at::tensor({mine ? 1 : 0}, at::kLong);
@@ -79,6 +110,7 @@ RunFolder::RunFolder(fs::path path, Writers writers, int64_t keep_last)
     if (newest) name_newest(*newest);
   }
   writers_.world.barrier("run folder opened");
+  require_shared(path_, writers_.world);
 }
 
 void RunFolder::require_space(const Checkpoint& checkpoint, int64_t num_saves,

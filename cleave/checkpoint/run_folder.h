@@ -18,7 +18,8 @@ class RunFolder {
  public:
   /// Makes the folder, takes its lock, removes partial files of dead writers, and sets `latest` to
   /// the newest intact checkpoint (a writer may have died just before it could). Keeps `keep_last`
-  /// checkpoints, 0: all. Throws Error(kIo) naming pid and host if another run writes there.
+  /// checkpoints, 0: all. Throws Error(kIo) naming pid and host if another run writes there, and on
+  /// a rank that does not see the files of rank 0, because its host has another disk.
   RunFolder(std::filesystem::path path, Writers writers, int64_t keep_last = 0);
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
