@@ -1,5 +1,7 @@
 #include "cleave/train/checkpointer.h"
 
+#include <filesystem>
+
 #include "cleave/base/clock.h"
 #include "cleave/base/hash.h"
 #include "cleave/base/log.h"
@@ -50,7 +52,20 @@ void Checkpointer::load_weights() {
   (void)rank_.optimizer().states();
 }
 
+/// Refuses to resume if another run has saved between the choice of the checkpoint and the lock of
+/// the folder: its newer checkpoint would be set aside. A restart looks for damage, not at
+/// `latest`.
+void Checkpointer::require_newest() const {
+  if (!is_first() || !setup_.resumes || setup_.is_verified) return;
+  const auto newest = newest_checkpoint(folder_.path());
+  const auto chosen = std::filesystem::path(setup_.folder->path).filename();
+  CLEAVE_CHECK(!newest || newest->filename() == chosen, Code::kIo, setup_.options.out,
+               ": another run, which has ended now, has saved ", newest->filename().string(),
+               " since this one chose ", chosen.string(), "; start it again");
+}
+
 void Checkpointer::load(RunState& state) {
+  require_newest();
   load_weights();
   if (!setup_.resumes) {
     choose_gemm(setup_.options.gemm, everyone_);

@@ -46,6 +46,7 @@ class Checkpointer {
   [[nodiscard]] double save_seconds() const { return save_s_; }
 
  private:
+  void require_newest() const;
   void load_weights();
   void set_aside_newer();
   void check_changes(const Json& saved, const RunState& state) const;

@@ -265,6 +265,24 @@ TEST(Resume, SignalBeforeTheFirstStep_TrainsNone) {
   EXPECT_EQ(read_metrics(o.out + "/metrics.jsonl").size(), 2U);
 }
 
+// As when a run is resumed while the one before still saves: the set-up, which reads the data,
+// chooses the checkpoint before the folder is locked.
+TEST(Resume, CheckpointThatAnotherRunSavesMeanwhile_IsNotSuperseded) {
+  const TempFolder folder;
+  TrainOptions o = tiny_run(folder);
+  cleave_train(o);
+  const TrainSetup setup = make_setup(resumed(o, 8), 0);
+  cleave_train(resumed(o, 6));
+  const Error error = test::thrown_by(
+      [&] { run_ranks(1, [&](World& world) { (void)Trainer(setup, world).run(); }); });
+  EXPECT_EQ(error.code(), Code::kIo);
+  EXPECT_THAT(error.what(),
+              HasSubstr("has saved step_00000006 since this one chose step_00000004"));
+  EXPECT_EQ(newest_checkpoint(o.out), fs::path(o.out) / "step_00000006");
+  EXPECT_TRUE(fs::exists(folder / "run/step_00000006"));
+  EXPECT_EQ(read_metrics(o.out + "/metrics.jsonl").size(), 6U);
+}
+
 TEST(Resume, AutomaticGemm_IsThatOfTheCheckpoint) {
   const TempFolder folder;
   TrainOptions o = tiny_run(folder);
