@@ -33,6 +33,18 @@ void refuse_tilde(std::string_view flag, const std::string& path) {
                ": the shell did not replace ~; give the whole path, or use $HOME", path.substr(1));
 }
 
+// Refuses a folder that is, or lies behind, a link whose target is missing.
+void refuse_dangling_link(std::string_view flag, const std::string& folder) {
+  std::error_code problem;
+  for (fs::path path = folder; !path.empty(); path = path.parent_path()) {
+    const bool is_dangling = fs::is_symlink(path, problem) && !fs::exists(path, problem);
+    CLEAVE_CHECK(!is_dangling, Code::kIo, flag, ' ', folder, ": ", path.string(), " is a link to ",
+                 fs::read_symlink(path, problem).string(),
+                 ", which is not there; make that folder, or mount its disk");
+    if (path == path.parent_path()) return;
+  }
+}
+
 // The newest checkpoint by its name, not one that a resumed run has renamed; empty if there is
 // none.
 std::string newest_checkpoint_in(const fs::path& run) {
@@ -179,6 +191,7 @@ void require_chat_template(const std::string& chat_template) {
 
 void require_run_folder(const std::string& out) {
   refuse_tilde("--out", out);
+  refuse_dangling_link("--out", out);
   std::error_code problem;
   if (!fs::exists(out, problem)) return;
   CLEAVE_CHECK(fs::is_directory(out, problem), Code::kIo, "--out ", out,
