@@ -28,6 +28,21 @@ void check_schedule(const TrainOptions& options) {
                "--decay-steps needs --schedule wsd");
 }
 
+/// Refuses an --out that holds another run or other files. Only rank 0 checks: it may have started
+/// to write when another rank gets here. A restart goes on with what its job has written.
+void check_folder(const TrainOptions& options) {
+  if (!is_first_rank()) return;
+  const RefusedStart refused(options.out, command_line());
+  if (is_restart() && !refused.is_of_this_job()) return;
+  try {
+    options.resume ? refuse_foreign_folder(options.out) : refuse_used_folder(options.out);
+  } catch (const Error&) {
+    refused.note();
+    throw;
+  }
+  refused.forget();
+}
+
 void check_files(const TrainOptions& options) {
   require_model(options.model, /*takes_presets=*/true);
   require_tokenizer(options.tokenizer);
@@ -36,13 +51,7 @@ void check_files(const TrainOptions& options) {
   require_files("--eval-data", options.eval_data);
   if (!options.plan.empty()) require_file("--plan", options.plan);
   require_run_folder(options.out);
-  // Only rank 0 checks: it may have started to write when another rank gets here.
-  if (!is_first_rank() || is_restart()) return;
-  if (options.resume) {
-    refuse_foreign_folder(options.out);
-  } else {
-    refuse_used_folder(options.out);
-  }
+  check_folder(options);
 }
 
 void check(const TrainOptions& options) {

@@ -169,6 +169,31 @@ TEST(Faults, RestartsOfTheLauncher_EndWithTheBitsOfTheUnbrokenRun) {
 }
 
 // Row R4, under the launcher.
+// torchrun starts a refused command again, as a restart. Without the note of the refusal that would
+// resume the run in the folder, with other options.
+TEST(Faults, StartThatIsRefusedUnderTorchrun_IsRefusedWhenItIsRestarted) {
+  const TempFolder folder;
+  const std::string run = folder / "run";
+  ASSERT_EQ(run_with_deadline(train_tiny(run, {"--steps", "2"})).exit_code, 0);
+  const auto start = [&](const std::string& restarts, const Words& more) {
+    return run_cleave(
+        train_tiny(run, more),
+        {.environment = {"TORCHELASTIC_RUN_ID=none", "TORCHELASTIC_RESTART_COUNT=" + restarts,
+                         "RANK=0", "WORLD_SIZE=1", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=1"},
+         .deadline_s = kDeadlineS});
+  };
+  for (const char* restarts : {"0", "1", "2"}) {
+    const RunResult ran = start(restarts, {"--steps", "9"});
+    EXPECT_EQ(ran.exit_code, 2) << restarts;
+    EXPECT_THAT(ran.err, HasSubstr("already holds a run (step_00000002); resume it with --resume"));
+  }
+  EXPECT_EQ(metrics_of(run).size(), 2U);
+  // A job that was not refused is restarted as before.
+  EXPECT_EQ(start("0", {"--steps", "4", "--resume"}).exit_code, 0);
+  EXPECT_EQ(start("1", {"--steps", "9"}).exit_code, 0);
+  EXPECT_EQ(metrics_of(run).size(), 9U);
+}
+
 TEST(Faults, SigintToTheLauncher_SavesAndEndsWith130) {
   const TempFolder folder;
   const std::string run = folder / "run";
