@@ -12,6 +12,7 @@
 #include "cleave/cli/shared_flags.h"
 #include "cleave/comm/bootstrap/environment.h"
 #include "cleave/comm/bootstrap/first_rank.h"
+#include "cleave/file/model_path.h"
 #include "cleave/file/weighted_path.h"
 #include "cleave/report/record.h"
 #include "cleave/train/options.h"
@@ -43,8 +44,22 @@ void check_folder(const TrainOptions& options) {
   refused.forget();
 }
 
+/// Whether the run resumes with weights of its own, so that the folder of --model, which its first
+/// start needed, may be gone. A run of adapters still needs its base model.
+bool has_own_weights(const TrainOptions& options) {
+  if (!options.resume && !is_restart()) return false;
+  try {
+    const std::filesystem::path checkpoint = resolve_run_folder(options.out);
+    std::error_code problem;
+    return checkpoint != options.out &&
+           !std::filesystem::exists(checkpoint / "adapter_config.json", problem);
+  } catch (const Error&) {
+    return false;  // the library says what is wrong with the run
+  }
+}
+
 void check_files(const TrainOptions& options) {
-  require_model(options.model, /*takes_presets=*/true);
+  if (!has_own_weights(options)) require_model(options.model, /*takes_presets=*/true);
   require_tokenizer(options.tokenizer);
   require_chat_template(options.chat_template);
   for (const WeightedPath& file : weighted_paths(options.data)) require_file("--data", file.path);

@@ -194,6 +194,31 @@ TEST(Faults, StartThatIsRefusedUnderTorchrun_IsRefusedWhenItIsRestarted) {
   EXPECT_EQ(metrics_of(run).size(), 9U);
 }
 
+// The printed command to resume has the --model of the first start. Oracle: a run that still has
+// it.
+TEST(Faults, ModelFolderThatIsGone_IsNotNeededToResume) {
+  const TempFolder folder;
+  const std::string model = folder / "model", run = folder / "run", whole = folder / "whole";
+  ASSERT_EQ(run_with_deadline(train_tiny(model, {"--steps", "1"})).exit_code, 0);
+  const Words flags{"--model", model, "--lr", "1e-2", "--steps"};
+  const auto with = [&](const std::string& out, const Words& more) {
+    Words words = train(out, flags);
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  for (const std::string& out : {run, whole}) {
+    ASSERT_EQ(run_with_deadline(with(out, {"3"})).exit_code, 0);
+  }
+  ASSERT_EQ(run_with_deadline(with(whole, {"6", "--resume"})).exit_code, 0);
+  std::filesystem::remove_all(model);
+  const RunResult ran = run_with_deadline(with(run, {"6", "--resume"}));
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  ASSERT_EQ(metrics_of(run).size(), 6U);
+  EXPECT_EQ(metrics_of(run).back()["loss"], metrics_of(whole).back()["loss"]);
+  // A new run needs it.
+  EXPECT_EQ(run_with_deadline(with(folder / "new", {"3"})).exit_code, 5);
+}
+
 TEST(Faults, SigintToTheLauncher_SavesAndEndsWith130) {
   const TempFolder folder;
   const std::string run = folder / "run";
