@@ -2,6 +2,7 @@
 #include "cleave/train/resume.h"
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -281,6 +282,35 @@ TEST(Resume, CheckpointThatAnotherRunSavesMeanwhile_IsNotSuperseded) {
   EXPECT_EQ(newest_checkpoint(o.out), fs::path(o.out) / "step_00000006");
   EXPECT_TRUE(fs::exists(folder / "run/step_00000006"));
   EXPECT_EQ(read_metrics(o.out + "/metrics.jsonl").size(), 6U);
+}
+
+// Oracle: the least of the losses that the resumed run has written. All are above the first best
+// one.
+TEST(Resume, BestEvaluationOfOtherData_IsNotCompared) {
+  const TempFolder folder;
+  TrainOptions o = tiny_run(folder);
+  o.eval_data = o.data;
+  o.eval_every = 1;
+  o.early_stop = 3;
+  o.lr = 1e-2;
+  cleave_train(o);
+  std::string other;
+  for (int i = 0; i < 400; ++i) other += static_cast<char>('!' + i * 7 % 90);
+  std::ofstream(folder / "other.txt") << other;
+  TrainOptions again = resumed(o, 8);
+  again.eval_data = {folder / "other.txt"};
+  EXPECT_THAT(warnings_of(again),
+              HasSubstr("the evaluation data are others than those of the best"));
+  double best = INFINITY;
+  int64_t best_step = 0;
+  for (const StepMetrics& m : read_metrics(o.out + "/metrics.jsonl")) {
+    if (m.step <= 4 || m.eval_loss.value() >= best) continue;
+    best = *m.eval_loss;
+    best_step = m.step;
+  }
+  const Json state = Json::parse_file(newest_checkpoint(o.out).value() / "state.json");
+  EXPECT_EQ(state.at("best_step").as_int(), best_step);
+  EXPECT_EQ(state.at("best_loss").as_number(), best);
 }
 
 TEST(Resume, AutomaticGemm_IsThatOfTheCheckpoint) {
