@@ -30,7 +30,7 @@ void check_schedule(const TrainOptions& options) {
 }
 
 /// Refuses an --out that holds another run or other files. Only rank 0 checks: it may have started
-/// to write when another rank gets here. A restart goes on with what its job has written.
+/// to write when another rank gets here. A restart takes what its job has written.
 void check_folder(const TrainOptions& options) {
   if (!is_first_rank()) return;
   const RefusedStart refused(options.out, command_line());
