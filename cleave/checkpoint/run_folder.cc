@@ -233,19 +233,37 @@ std::optional<fs::path> newest_checkpoint(const fs::path& run) {
   return run / name;
 }
 
+/// Whether `latest`, which names this checkpoint or none, was written after the newest one: by a
+/// user who goes back to an older one. After a save it names the newest.
+static bool is_chosen(const fs::path& run, const std::optional<fs::path>& named,
+                      const fs::path& newest) {
+  return named && *named != newest &&
+         fs::last_write_time(run / kLatestName) > fs::last_write_time(newest / kManifestName);
+}
+
 std::optional<fs::path> checkpoint_to_resume(const fs::path& run) {
   const auto named = newest_checkpoint(run);
   const auto checkpoints = list_checkpoints(run);
   if (checkpoints.empty() || (named && checkpoints.back() == *named)) return named;
   const fs::path& last = checkpoints.back();
-  const bool is_chosen =
-      named && fs::last_write_time(run / kLatestName) > fs::last_write_time(last / kManifestName);
-  return is_chosen || damage_of(last) ? named : last;
+  return is_chosen(run, named, last) || damage_of(last) ? named : last;
+}
+
+/// The checkpoints from which a restarted run may resume, oldest first: up to the one that a user
+/// has chosen.
+static std::vector<fs::path> list_candidates(const fs::path& run) {
+  std::vector<fs::path> checkpoints = list_checkpoints(run);
+  if (checkpoints.empty()) return checkpoints;
+  const auto named = newest_checkpoint(run);
+  if (!is_chosen(run, named, checkpoints.back())) return checkpoints;
+  const auto chosen = std::find(checkpoints.begin(), checkpoints.end(), *named);
+  if (chosen != checkpoints.end()) checkpoints.erase(chosen + 1, checkpoints.end());
+  return checkpoints;
 }
 
 std::optional<IntactCheckpoint> newest_intact_checkpoint(const fs::path& run, const Axis& world) {
   std::vector<fs::path> checkpoints;
-  if (world.rank() == 0) checkpoints = list_checkpoints(run);
+  if (world.rank() == 0) checkpoints = list_candidates(run);
   IntactCheckpoint whole;
   Code code = Code::kFormat;
   while (true) {

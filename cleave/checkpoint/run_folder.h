@@ -87,10 +87,11 @@ struct IntactCheckpoint {
   std::vector<std::string> damage;  ///< one sentence for each newer one
 };
 
-/// The newest checkpoint of a run folder that matches its manifest byte for byte; each rank reads a
-/// share. nullopt if the folder has no checkpoint. Unreadable files count as damage. Collective,
-/// with the same result on all ranks. Throws if all checkpoints are damaged: Error(kIo) if one of
-/// them cannot be read, otherwise Error(kFormat).
+/// The newest checkpoint of a run folder that matches its manifest byte for byte, but none that is
+/// newer than one that a user has written into `latest`; each rank reads a share. nullopt if the
+/// folder has no checkpoint. Unreadable files count as damage. Collective, with the same result on
+/// all ranks. Throws if all checkpoints are damaged: Error(kIo) if one of them cannot be read,
+/// otherwise Error(kFormat).
 std::optional<IntactCheckpoint> newest_intact_checkpoint(const std::filesystem::path& run,
                                                          const Axis& world = {});
 

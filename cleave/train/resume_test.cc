@@ -128,6 +128,24 @@ TEST(Resume, FromAnOlderCheckpointThatLatestNames_TrainsAndSavesItsStepsAgain) {
   EXPECT_EQ(read_metrics((run / "metrics.jsonl").string()).size(), 4U);
 }
 
+// The first start of a job may fail before it renames the newer checkpoints, when a rank comes
+// late.
+TEST(Resume, RestartAfterAnOlderNameWasWrittenIntoLatest_BeginsThere) {
+  const TempFolder folder;
+  TrainOptions o = tiny_run(folder);
+  o.save_every = 1;
+  cleave_train(o);
+  const fs::path run = o.out;
+  EXPECT_EQ(newest_intact_checkpoint(run).value().path, run / "step_00000004");
+  std::ofstream(run / "latest") << "step_00000002\n";
+  const auto saved = fs::last_write_time(run / "step_00000004/manifest.json");
+  fs::last_write_time(run / "latest", saved + std::chrono::seconds(1));
+  EXPECT_EQ(newest_intact_checkpoint(run).value().path, run / "step_00000002");
+  // A run that died before it could name its newest checkpoint.
+  fs::last_write_time(run / "latest", saved - std::chrono::seconds(1));
+  EXPECT_EQ(newest_intact_checkpoint(run).value().path, run / "step_00000004");
+}
+
 // A path of two words could be a model of the Hugging Face Hub.
 TEST(Resume, LatestThatNamesAMissingCheckpoint_IsRefusedByTheNameOfTheFile) {
   const TempFolder folder;
