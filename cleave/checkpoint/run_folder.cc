@@ -1,12 +1,16 @@
 #include "cleave/checkpoint/run_folder.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include <ATen/ATen.h>
 
 #include "cleave/base/byte_count.h"
+#include "cleave/base/clock.h"
+#include "cleave/base/hash.h"
 #include "cleave/base/log.h"
 #include "cleave/checkpoint/model_links.h"
 #include "cleave/checkpoint/names.h"
@@ -56,6 +60,33 @@ std::optional<Error> broadcast_damage(const std::optional<Error>& mine, const Ax
   return Error(static_cast<Code>(std::stoi(message.substr(0, space))), message.substr(space + 1));
 }
 
+/// The checksum of the text in the folder's lock, which names its holder; 0 if there is none.
+int64_t holder_in(const fs::path& run) {
+  try {
+    return static_cast<int64_t>(hash_bytes(read_file(run / ".lock", kMaxLatestBytes)));
+  } catch (const Error&) {
+    return 0;
+  }
+}
+
+/// Refuses a folder in which this rank does not see the lock of rank 0: it is on another disk, and
+/// no checkpoint could be completed in it. Network disks may show a new file late.
+void require_shared(const fs::path& run, const Axis& world) {
+  constexpr double kLimitS = 5;
+  Tensor holder = at::tensor({world.rank() == 0 ? holder_in(run) : 0}, at::kLong);
+  world.broadcast_(holder, 0, "run folder: is it shared");
+  if (world.rank() == 0) return;
+  std::error_code ignored;
+  fs::create_directories(run, ignored);  // asks the disk, not this host's memory of it
+  const double start = monotonic_s();
+  while (holder_in(run) != holder.item<int64_t>()) {
+    CLEAVE_CHECK(monotonic_s() - start < kLimitS, Code::kIo, run.string(), ": rank ", world.rank(),
+                 " does not see what rank 0 writes there; --out must be one folder on a disk that ",
+                 "all hosts share");
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
 /// The value of the first rank, on all ranks.
 bool broadcast_flag(bool mine, const Axis& world, std::string_view site) {
   Tensor flag = at::tensor({mine ? 1 : 0}, at::kLong);
@@ -79,6 +110,7 @@ RunFolder::RunFolder(fs::path path, Writers writers, int64_t keep_last)
     if (newest) name_newest(*newest);
   }
   writers_.world.barrier("run folder opened");
+  require_shared(path_, writers_.world);
 }
 
 void RunFolder::require_space(const Checkpoint& checkpoint, int64_t num_saves,
@@ -201,19 +233,37 @@ std::optional<fs::path> newest_checkpoint(const fs::path& run) {
   return run / name;
 }
 
+/// Whether `latest`, which names this checkpoint or none, was written after the newest one: by a
+/// user who goes back to an older one. After a save it names the newest.
+static bool is_chosen(const fs::path& run, const std::optional<fs::path>& named,
+                      const fs::path& newest) {
+  return named && *named != newest &&
+         fs::last_write_time(run / kLatestName) > fs::last_write_time(newest / kManifestName);
+}
+
 std::optional<fs::path> checkpoint_to_resume(const fs::path& run) {
   const auto named = newest_checkpoint(run);
   const auto checkpoints = list_checkpoints(run);
   if (checkpoints.empty() || (named && checkpoints.back() == *named)) return named;
   const fs::path& last = checkpoints.back();
-  const bool is_chosen =
-      named && fs::last_write_time(run / kLatestName) > fs::last_write_time(last / kManifestName);
-  return is_chosen || damage_of(last) ? named : last;
+  return is_chosen(run, named, last) || damage_of(last) ? named : last;
+}
+
+/// The checkpoints from which a restarted run may resume, oldest first: up to the one that a user
+/// has chosen.
+static std::vector<fs::path> list_candidates(const fs::path& run) {
+  std::vector<fs::path> checkpoints = list_checkpoints(run);
+  if (checkpoints.empty()) return checkpoints;
+  const auto named = newest_checkpoint(run);
+  if (!is_chosen(run, named, checkpoints.back())) return checkpoints;
+  const auto chosen = std::find(checkpoints.begin(), checkpoints.end(), *named);
+  if (chosen != checkpoints.end()) checkpoints.erase(chosen + 1, checkpoints.end());
+  return checkpoints;
 }
 
 std::optional<IntactCheckpoint> newest_intact_checkpoint(const fs::path& run, const Axis& world) {
   std::vector<fs::path> checkpoints;
-  if (world.rank() == 0) checkpoints = list_checkpoints(run);
+  if (world.rank() == 0) checkpoints = list_candidates(run);
   IntactCheckpoint whole;
   Code code = Code::kFormat;
   while (true) {

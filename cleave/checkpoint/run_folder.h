@@ -18,7 +18,8 @@ class RunFolder {
  public:
   /// Makes the folder, takes its lock, removes partial files of dead writers, and sets `latest` to
   /// the newest intact checkpoint (a writer may have died just before it could). Keeps `keep_last`
-  /// checkpoints, 0: all. Throws Error(kIo) naming pid and host if another run writes there.
+  /// checkpoints, 0: all. Throws Error(kIo) naming pid and host if another run writes there, and on
+  /// a rank that does not see the files of rank 0, because its host has another disk.
   RunFolder(std::filesystem::path path, Writers writers, int64_t keep_last = 0);
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
@@ -86,10 +87,11 @@ struct IntactCheckpoint {
   std::vector<std::string> damage;  ///< one sentence for each newer one
 };
 
-/// The newest checkpoint of a run folder that matches its manifest byte for byte; each rank reads a
-/// share. nullopt if the folder has no checkpoint. Unreadable files count as damage. Collective,
-/// with the same result on all ranks. Throws if all checkpoints are damaged: Error(kIo) if one of
-/// them cannot be read, otherwise Error(kFormat).
+/// The newest checkpoint of a run folder that matches its manifest byte for byte, but none that is
+/// newer than one that a user has written into `latest`; each rank reads a share. nullopt if the
+/// folder has no checkpoint. Unreadable files count as damage. Collective, with the same result on
+/// all ranks. Throws if all checkpoints are damaged: Error(kIo) if one of them cannot be read,
+/// otherwise Error(kFormat).
 std::optional<IntactCheckpoint> newest_intact_checkpoint(const std::filesystem::path& run,
                                                          const Axis& world = {});
 

@@ -1,6 +1,7 @@
 #include "cleave/cli/check.h"
 
 #include <cerrno>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <optional>
@@ -11,6 +12,7 @@
 #include "cleave/base/error.h"
 #include "cleave/comm/bootstrap/environment.h"
 #include "cleave/file/atomic_write.h"
+#include "cleave/file/file.h"
 #include "cleave/file/model_path.h"
 #include "cleave/format/gguf.h"
 #include "cleave/format/manifest.h"
@@ -31,6 +33,18 @@ void refuse_tilde(std::string_view flag, const std::string& path) {
   std::error_code problem;
   CLEAVE_CHECK(!path.starts_with("~/") || fs::exists("~", problem), Code::kUsage, flag, ' ', path,
                ": the shell did not replace ~; give the whole path, or use $HOME", path.substr(1));
+}
+
+// Refuses a folder that is, or lies behind, a link whose target is missing.
+void refuse_dangling_link(std::string_view flag, const std::string& folder) {
+  std::error_code problem;
+  for (fs::path path = folder; !path.empty(); path = path.parent_path()) {
+    const bool is_dangling = fs::is_symlink(path, problem) && !fs::exists(path, problem);
+    CLEAVE_CHECK(!is_dangling, Code::kIo, flag, ' ', folder, ": ", path.string(), " is a link to ",
+                 fs::read_symlink(path, problem).string(),
+                 ", which is not there; make that folder, or mount its disk");
+    if (path == path.parent_path()) return;
+  }
 }
 
 // The newest checkpoint by its name, not one that a resumed run has renamed; empty if there is
@@ -179,6 +193,7 @@ void require_chat_template(const std::string& chat_template) {
 
 void require_run_folder(const std::string& out) {
   refuse_tilde("--out", out);
+  refuse_dangling_link("--out", out);
   std::error_code problem;
   if (!fs::exists(out, problem)) return;
   CLEAVE_CHECK(fs::is_directory(out, problem), Code::kIo, "--out ", out,
@@ -220,6 +235,31 @@ void refuse_used_folder(const std::string& out) {
   const std::string checkpoint = checkpoint_in(out);
   CLEAVE_CHECK(checkpoint.empty(), Code::kUsage, "--out ", out, " already holds a run (",
                checkpoint, "); resume it with --resume or choose another folder");
+}
+
+void RefusedStart::note() const {
+  std::error_code problem;
+  if (job_.empty() || !fs::is_directory(path_.parent_path(), problem)) return;
+  try {
+    write_atomic(path_, job_);
+  } catch (const Error&) {  // then the folder may not be written, and a restart fails too
+  }
+}
+
+void RefusedStart::forget() const {
+  std::error_code ignored;
+  fs::remove(path_, ignored);
+}
+
+bool RefusedStart::is_of_this_job() const {
+  std::error_code problem;
+  return !job_.empty() && fs::is_regular_file(path_, problem) && read_file(path_) == job_;
+}
+
+RefusedStart::RefusedStart(const std::string& out, const std::string& command)
+    : path_(fs::path(out) / ".refused") {
+  const char* id = std::getenv("TORCHELASTIC_RUN_ID");  // NOLINT(concurrency-mt-unsafe)
+  if (id != nullptr) job_ = str(id, ' ', command, '\n');
 }
 
 void check_batch(int64_t batch_size, int64_t micro_batch_size, int dp) {

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,6 +40,22 @@ void refuse_foreign_folder(const std::string& out);
 
 /// Throws Error(kUsage) if folder `out` holds a checkpoint of a run.
 void refuse_used_folder(const std::string& out);
+
+/// The note in a run's folder that a job's first start was refused because the folder is used.
+/// torchrun starts a refused command again; as a restart it would resume the run that it must not
+/// touch. Other launchers do not, and leave no note.
+class RefusedStart {
+ public:
+  /// `out`: the run's folder; `command`: the command line of this start.
+  RefusedStart(const std::string& out, const std::string& command);
+  void note() const;    ///< after the first start was refused
+  void forget() const;  ///< after a first start was not refused
+  [[nodiscard]] bool is_of_this_job() const;
+
+ private:
+  std::filesystem::path path_;
+  std::string job_;  // "" without torchrun
+};
 
 /// Throws Error(kShape) if a batch has no sequence for one of the `dp` ranks, or a micro-batch more
 /// than the share of a rank (0: not given).

@@ -14,9 +14,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Also true for a link whose target is missing, for example on a disk that is not mounted.
 bool is_there(const fs::path& path) {
   std::error_code unknown;
-  return fs::exists(path, unknown);
+  return fs::exists(fs::symlink_status(path, unknown));
 }
 
 /// The absolute path, without a slash at the end.

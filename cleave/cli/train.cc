@@ -12,6 +12,7 @@
 #include "cleave/cli/shared_flags.h"
 #include "cleave/comm/bootstrap/environment.h"
 #include "cleave/comm/bootstrap/first_rank.h"
+#include "cleave/file/model_path.h"
 #include "cleave/file/weighted_path.h"
 #include "cleave/report/record.h"
 #include "cleave/train/options.h"
@@ -28,21 +29,44 @@ void check_schedule(const TrainOptions& options) {
                "--decay-steps needs --schedule wsd");
 }
 
+/// Refuses an --out that holds another run or other files. Only rank 0 checks: it may have started
+/// to write when another rank gets here. A restart takes what its job has written.
+void check_folder(const TrainOptions& options) {
+  if (!is_first_rank()) return;
+  const RefusedStart refused(options.out, command_line());
+  if (is_restart() && !refused.is_of_this_job()) return;
+  try {
+    options.resume ? refuse_foreign_folder(options.out) : refuse_used_folder(options.out);
+  } catch (const Error&) {
+    refused.note();
+    throw;
+  }
+  refused.forget();
+}
+
+/// Whether the run resumes with weights of its own, so that the folder of --model, which its first
+/// start needed, may be gone. A run of adapters still needs its base model.
+bool has_own_weights(const TrainOptions& options) {
+  if (!options.resume && !is_restart()) return false;
+  try {
+    const std::filesystem::path checkpoint = resolve_run_folder(options.out);
+    std::error_code problem;
+    return checkpoint != options.out &&
+           !std::filesystem::exists(checkpoint / "adapter_config.json", problem);
+  } catch (const Error&) {
+    return false;  // the library says what is wrong with the run
+  }
+}
+
 void check_files(const TrainOptions& options) {
-  require_model(options.model, /*takes_presets=*/true);
+  if (!has_own_weights(options)) require_model(options.model, /*takes_presets=*/true);
   require_tokenizer(options.tokenizer);
   require_chat_template(options.chat_template);
   for (const WeightedPath& file : weighted_paths(options.data)) require_file("--data", file.path);
   require_files("--eval-data", options.eval_data);
   if (!options.plan.empty()) require_file("--plan", options.plan);
   require_run_folder(options.out);
-  // Only rank 0 checks: it may have started to write when another rank gets here.
-  if (!is_first_rank() || is_restart()) return;
-  if (options.resume) {
-    refuse_foreign_folder(options.out);
-  } else {
-    refuse_used_folder(options.out);
-  }
+  check_folder(options);
 }
 
 void check(const TrainOptions& options) {

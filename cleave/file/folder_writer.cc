@@ -16,6 +16,7 @@
 #include "cleave/base/error.h"
 #include "cleave/file/atomic_write.h"
 #include "cleave/file/fault_hook.h"
+#include "cleave/file/model_path.h"
 
 namespace cleave::inline file {
 namespace {
@@ -90,11 +91,17 @@ void FolderWriter::abandon() noexcept {
   fs::remove_all(partial_, ignored);
 }
 
+/// Whether a name in a run's folder is of a partial checkpoint or a partial `latest`.
+static bool is_leftover(const fs::path& path) {
+  const std::string stem = path.stem();
+  return path.extension() == kPartialSuffix && (stem.starts_with("step_") || stem == kLatestName);
+}
+
 int remove_leftovers(const fs::path& folder) {
   std::vector<fs::path> leftovers;
   std::error_code code;
   for (fs::directory_iterator it(folder, code), end; !code && it != end; it.increment(code)) {
-    if (it->path().extension() == kPartialSuffix) leftovers.push_back(it->path());
+    if (is_leftover(it->path())) leftovers.push_back(it->path());
   }
   if (code) throw_io(folder.string(), "reading the folder", code.value());
   for (const fs::path& leftover : leftovers) remove_tree(leftover);

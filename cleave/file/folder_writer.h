@@ -44,8 +44,9 @@ class FolderWriter {
   std::vector<std::string> folders_;
 };
 
-/// Removes the ".partial" files and folders directly below `folder` that dead writers left. The
-/// caller holds the lock on `folder`. Returns how many there were.
+/// Removes the partial checkpoints and the partial `latest` that dead writers left in a run's
+/// folder; other names, such as a user's data.partial, stay. The caller holds the lock on `folder`.
+/// Returns how many there were.
 int remove_leftovers(const std::filesystem::path& folder);
 
 /// Removes a folder. It is renamed to NAME.partial first, so that a crash leaves no partial folder

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <sched.h>
 #include <set>
 #include <sys/mount.h>
@@ -250,6 +251,21 @@ TEST(RemoveFolder, FailureAtEveryCall_LeavesAWholeFolderOrALeftover) {
     if (fs::exists(target)) remove_folder(target);
     EXPECT_FALSE(fs::exists(target));
   }
+}
+
+TEST(SaveFault, PartialFilesOfTheUserInARunsFolder_Stay) {
+  const TempFolder folder;
+  for (const char* name : {"data.partial", "step_00000002.partial"}) {
+    fs::create_directory(folder / name);
+    std::ofstream(folder / name / "file") << "text";
+  }
+  std::ofstream(folder / "download.partial") << "text";
+  std::ofstream(folder / "latest.partial") << "step_";
+  EXPECT_EQ(remove_leftovers(folder.path()), 2);
+  EXPECT_EQ(read_file(folder / "data.partial/file"), "text");
+  EXPECT_EQ(read_file(folder / "download.partial"), "text");
+  EXPECT_FALSE(fs::exists(folder / "step_00000002.partial"));
+  EXPECT_FALSE(fs::exists(folder / "latest.partial"));
 }
 
 }  // namespace

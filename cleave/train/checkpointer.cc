@@ -1,5 +1,7 @@
 #include "cleave/train/checkpointer.h"
 
+#include <filesystem>
+
 #include "cleave/base/clock.h"
 #include "cleave/base/hash.h"
 #include "cleave/base/log.h"
@@ -50,7 +52,20 @@ void Checkpointer::load_weights() {
   (void)rank_.optimizer().states();
 }
 
+/// Refuses to resume if another run has saved between the choice of the checkpoint and the lock of
+/// the folder: its newer checkpoint would be set aside. A restart looks for damage, not at
+/// `latest`.
+void Checkpointer::require_newest() const {
+  if (!is_first() || !setup_.resumes || setup_.is_verified) return;
+  const auto newest = newest_checkpoint(folder_.path());
+  const auto chosen = std::filesystem::path(setup_.folder->path).filename();
+  CLEAVE_CHECK(!newest || newest->filename() == chosen, Code::kIo, setup_.options.out,
+               ": another run, which has ended now, has saved ", newest->filename().string(),
+               " since this one chose ", chosen.string(), "; start it again");
+}
+
 void Checkpointer::load(RunState& state) {
+  require_newest();
   load_weights();
   if (!setup_.resumes) {
     choose_gemm(setup_.options.gemm, everyone_);
@@ -62,11 +77,25 @@ void Checkpointer::load(RunState& state) {
   const bool is_free = setup_.options.gemm == "auto";
   choose_gemm(is_free ? saved.string_or("gemm", "auto") : setup_.options.gemm, everyone_);
   state.restore(saved, setup_.options.out);
+  forget_best_of_other_data(saved, state);
   keep_best(state);
   check_changes(saved, state);
   state.reference = load_reference(setup_, state.step);
   saved_ = state.step;
   set_aside_newer();
+}
+
+/// The losses of other evaluation data cannot be compared with the best one so far.
+void Checkpointer::forget_best_of_other_data(const Json& saved, RunState& state) const {
+  const int64_t best = state.early_stop.state().best_step;
+  if (best < 0 || !setup_.eval_data || !saved.has("eval_data") ||
+      saved.at("eval_data").as_string() == to_hex(setup_.eval_data->fingerprint())) {
+    return;
+  }
+  state.early_stop.restore({});
+  if (!is_first()) return;
+  log_warning("the evaluation data are others than those of the best evaluation, after step ", best,
+              "; evaluations are compared from here on");
 }
 
 /// Renames checkpoints newer than the one that the run resumes from: their steps are repeated.

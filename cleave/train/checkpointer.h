@@ -46,7 +46,9 @@ class Checkpointer {
   [[nodiscard]] double save_seconds() const { return save_s_; }
 
  private:
+  void require_newest() const;
   void load_weights();
+  void forget_best_of_other_data(const Json& saved, RunState& state) const;
   void set_aside_newer();
   void check_changes(const Json& saved, const RunState& state) const;
   [[nodiscard]] Checkpoint checkpoint(const RunState& state) const;

@@ -67,6 +67,7 @@ std::string RunState::json(const TrainSetup& setup, const Mesh& mesh) const {
     state["best_loss"] = best.best_loss;
     state["worse_evaluations"] = best.num_worse;
   }
+  if (setup.eval_data) state["eval_data"] = to_hex(setup.eval_data->fingerprint());
   if (evaluation_is_pending) state["evaluation_is_pending"] = true;
   if (setup.layout.lora) {
     state["base"] = setup.base_fingerprint;

@@ -2,6 +2,7 @@
 #include "cleave/train/resume.h"
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -125,6 +126,24 @@ TEST(Resume, FromAnOlderCheckpointThatLatestNames_TrainsAndSavesItsStepsAgain) {
   EXPECT_NE(read_file(run / "step_00000004/model.safetensors"),
             read_file(run / "step_00000004.superseded/model.safetensors"));
   EXPECT_EQ(read_metrics((run / "metrics.jsonl").string()).size(), 4U);
+}
+
+// The first start of a job may fail before it renames the newer checkpoints, when a rank comes
+// late.
+TEST(Resume, RestartAfterAnOlderNameWasWrittenIntoLatest_BeginsThere) {
+  const TempFolder folder;
+  TrainOptions o = tiny_run(folder);
+  o.save_every = 1;
+  cleave_train(o);
+  const fs::path run = o.out;
+  EXPECT_EQ(newest_intact_checkpoint(run).value().path, run / "step_00000004");
+  std::ofstream(run / "latest") << "step_00000002\n";
+  const auto saved = fs::last_write_time(run / "step_00000004/manifest.json");
+  fs::last_write_time(run / "latest", saved + std::chrono::seconds(1));
+  EXPECT_EQ(newest_intact_checkpoint(run).value().path, run / "step_00000002");
+  // A run that died before it could name its newest checkpoint.
+  fs::last_write_time(run / "latest", saved - std::chrono::seconds(1));
+  EXPECT_EQ(newest_intact_checkpoint(run).value().path, run / "step_00000004");
 }
 
 // A path of two words could be a model of the Hugging Face Hub.
@@ -263,6 +282,53 @@ TEST(Resume, SignalBeforeTheFirstStep_TrainsNone) {
   EXPECT_EQ(read_metrics(o.out + "/metrics.jsonl").size(), 0U);
   EXPECT_EQ(warnings_of(resumed(o, 2)), "");
   EXPECT_EQ(read_metrics(o.out + "/metrics.jsonl").size(), 2U);
+}
+
+// As when a run is resumed while the one before still saves: the set-up, which reads the data,
+// chooses the checkpoint before the folder is locked.
+TEST(Resume, CheckpointThatAnotherRunSavesMeanwhile_IsNotSuperseded) {
+  const TempFolder folder;
+  TrainOptions o = tiny_run(folder);
+  cleave_train(o);
+  const TrainSetup setup = make_setup(resumed(o, 8), 0);
+  cleave_train(resumed(o, 6));
+  const Error error = test::thrown_by(
+      [&] { run_ranks(1, [&](World& world) { (void)Trainer(setup, world).run(); }); });
+  EXPECT_EQ(error.code(), Code::kIo);
+  EXPECT_THAT(error.what(),
+              HasSubstr("has saved step_00000006 since this one chose step_00000004"));
+  EXPECT_EQ(newest_checkpoint(o.out), fs::path(o.out) / "step_00000006");
+  EXPECT_TRUE(fs::exists(folder / "run/step_00000006"));
+  EXPECT_EQ(read_metrics(o.out + "/metrics.jsonl").size(), 6U);
+}
+
+// Oracle: the least of the losses that the resumed run has written. All are above the first best
+// one.
+TEST(Resume, BestEvaluationOfOtherData_IsNotCompared) {
+  const TempFolder folder;
+  TrainOptions o = tiny_run(folder);
+  o.eval_data = o.data;
+  o.eval_every = 1;
+  o.early_stop = 3;
+  o.lr = 1e-2;
+  cleave_train(o);
+  std::string other;
+  for (int i = 0; i < 400; ++i) other += static_cast<char>('!' + i * 7 % 90);
+  std::ofstream(folder / "other.txt") << other;
+  TrainOptions again = resumed(o, 8);
+  again.eval_data = {folder / "other.txt"};
+  EXPECT_THAT(warnings_of(again),
+              HasSubstr("the evaluation data are others than those of the best"));
+  double best = INFINITY;
+  int64_t best_step = 0;
+  for (const StepMetrics& m : read_metrics(o.out + "/metrics.jsonl")) {
+    if (m.step <= 4 || m.eval_loss.value() >= best) continue;
+    best = *m.eval_loss;
+    best_step = m.step;
+  }
+  const Json state = Json::parse_file(newest_checkpoint(o.out).value() / "state.json");
+  EXPECT_EQ(state.at("best_step").as_int(), best_step);
+  EXPECT_EQ(state.at("best_loss").as_number(), best);
 }
 
 TEST(Resume, AutomaticGemm_IsThatOfTheCheckpoint) {
