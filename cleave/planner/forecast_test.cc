@@ -237,6 +237,23 @@ TEST(RankLayouts, FourRanks_AreListedBestFirstWithReasonsForThoseRefused) {
   EXPECT_EQ(num_refused, 3);
 }
 
+// As `train` does: of 8 sequences, 2 ranks have 4 each, and 4 ranks 2.
+TEST(RankLayouts, MicroBatchLargerThanTheShareOfARank_IsRefused) {
+  const Machine machine{.flops = 1e9, .bytes_per_s = 1e9, .call_s = 1e-6};
+  const StepShape step{.batch_size = 8, .micro_batch_size = 3, .seq_len = 8};
+  const auto all = rank_layouts(
+      Json::parse(kLlama, "config.json"),
+      {.num_ranks = 4, .step = step, .measure = always(machine), .limit = int64_t{1} << 30});
+  int num_refused = 0;
+  for (const LayoutCandidate& c : all) {
+    EXPECT_EQ(c.refused.empty(), c.layout.dp <= 2) << c.layout.describe();
+    if (c.refused.empty()) continue;
+    ++num_refused;
+    EXPECT_EQ(c.refused, "micro-batch-size=3 is more than the 2 sequences of a data-parallel rank");
+  }
+  EXPECT_EQ(num_refused, 3);  // three kinds of sharding
+}
+
 // Oracle: 8 bytes of moments for each element of A and B, which have 2 rows and columns.
 TEST(RankLayouts, WithAdapters_CountOnlyTheirMoments) {
   const Machine machine{.flops = 1e9, .bytes_per_s = 1e9, .call_s = 1e-6};
