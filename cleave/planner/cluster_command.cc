@@ -83,7 +83,7 @@ ClusterTask task_of(const PlanOptions& o, const Cluster& cluster) {
   ClusterRun& run = task.run;
   run.global_batch = o.batch_size;
   run.seq_len = o.seq_len;
-  run.overlaps_dp = run.regathers = true;
+  run.overlaps_dp = run.regathers = run.more_at_end = true;
   run.gradient_bytes = 4;
   run.sync_bytes = o.reduce_dtype == "bf16" ? 2 : 4;
   // Muon has one moment of the matrices of the layers, AdamW two of the rest.
