@@ -254,6 +254,29 @@ TEST(RankLayouts, MicroBatchLargerThanTheShareOfARank_IsRefused) {
   EXPECT_EQ(num_refused, 3);  // three kinds of sharding
 }
 
+// Oracle: a checkpoint has the weights in the dtype, masters if that is narrower, and two moments;
+// the ranks of dp write equal shares of it. Runs of such layouts have these bytes more.
+TEST(Forecast, AsyncSaves_TakeACopyOfTheRanksShareOfTheCheckpoint) {
+  const Json config = Json::parse(kLlama, "config.json");
+  double elements = 0;
+  for (const auto& p : make_model(config)->parameters()) {
+    elements += static_cast<double>(p->numel());
+  }
+  StepShape step{.batch_size = 4, .micro_batch_size = 2, .seq_len = 8};
+  for (const auto sharding : {DataSharding::kNone, DataSharding::kZero1, DataSharding::kFsdp}) {
+    for (const auto type : {at::kFloat, at::kBFloat16}) {
+      ParallelConfig layout{.dp = 2, .sharding = sharding, .compute_type = type};
+      layout.plan = make_model(config)->plan(/*sequence_parallel=*/false);
+      step.is_saved_async = false;
+      const int64_t without = forecast(config, layout, step).most_bytes();
+      step.is_saved_async = true;
+      const int64_t more = forecast(config, layout, step).most_bytes() - without;
+      EXPECT_NEAR(static_cast<double>(more) / elements, type == at::kFloat ? 6 : 7, 0.01)
+          << layout.describe();
+    }
+  }
+}
+
 // Oracle: 8 bytes of moments for each element of A and B, which have 2 rows and columns.
 TEST(RankLayouts, WithAdapters_CountOnlyTheirMoments) {
   const Machine machine{.flops = 1e9, .bytes_per_s = 1e9, .call_s = 1e-6};
