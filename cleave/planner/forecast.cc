@@ -461,6 +461,13 @@ class DryRank {
 
 }  // namespace
 
+const RankForecast& Forecast::of_rank(const ParallelConfig& layout, int64_t rank) const {
+  const int64_t place = rank / (int64_t{layout.dp} * layout.tp);
+  const int64_t of_ep = rank / layout.tp % layout.ep;  // which divides dp
+  const bool has_fewer = !with_fewer_experts.empty() && of_ep >= first_with_fewer;
+  return (has_fewer ? with_fewer_experts : ranks).at(static_cast<size_t>(place));
+}
+
 int64_t Forecast::most_bytes() const {
   int64_t most = 0;
   for (const RankForecast& r : ranks) most = std::max(most, r.memory.total());

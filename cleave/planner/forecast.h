@@ -77,6 +77,8 @@ struct Forecast {
   int64_t tokens = 0;     ///< of the global batch
   Schedule schedule{};    ///< of the pipeline
 
+  /// The forecast of rank `rank` of a run with this layout.
+  [[nodiscard]] const RankForecast& of_rank(const ParallelConfig& layout, int64_t rank) const;
   /// Bytes of the rank that needs the most.
   [[nodiscard]] int64_t most_bytes() const;
   /// The work of all entries of `ranks`.

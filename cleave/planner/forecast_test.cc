@@ -371,6 +371,24 @@ TEST(RankLayouts, ModelWithExperts_IsTriedWithEveryEpThatDividesDp) {
   EXPECT_EQ(count, (std::map<int, int>{{1, 3}, {2, 3}}));  // three kinds of sharding
 }
 
+// Oracle: the dry run of each rank alone. Of three experts, the second rank of ep has one.
+TEST(Forecast, OfARankWithFewerExperts_IsItsOwn) {
+  const StepShape step{.batch_size = 4, .micro_batch_size = 1, .seq_len = 8};
+  const Json config = Json::parse(R"({"model_type": "mixtral", "vocab_size": 24, "hidden_size": 16,
+      "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 4,
+      "num_key_value_heads": 2, "num_local_experts": 3, "num_experts_per_tok": 2})",
+                                  "config.json");
+  ParallelConfig layout{.pp = 2, .dp = 2, .tp = 2, .ep = 2};
+  layout.plan = make_model(config)->plan(/*sequence_parallel=*/false);
+  const Forecast all = forecast(config, layout, step);
+  for (int rank = 0; rank < layout.num_ranks(); ++rank) {
+    EXPECT_EQ(all.of_rank(layout, rank).memory.total(),
+              rank_program(config, layout, step, rank).forecast.memory.total())
+        << rank;
+  }
+  EXPECT_LT(all.of_rank(layout, 2).memory.total(), all.of_rank(layout, 0).memory.total());
+}
+
 // Each size that does not fit is tried only once; trying every layout took minutes.
 TEST(RankLayouts, HundredThousandRanks_AreListedInSeconds) {
   const Machine machine{.flops = 1e9, .bytes_per_s = 1e9, .call_s = 1e-6};
