@@ -136,7 +136,9 @@ std::vector<std::string> run_header(const TrainSetup& setup, const std::string& 
   }
   if (setup.planned) {
     const StepTime time = step_time(*setup.planned, setup.layout, machine);
-    lines.push_back(time_line(time, machine));
+    // The forecast is of a step whose sequences are as long as the longest one of the data.
+    const bool has_lengths = !setup.fills_sequences && !o.packing;
+    lines.push_back(time_line(time, machine) + (has_lengths ? ", for the longest sequences" : ""));
   }
   return lines;
 }
