@@ -95,7 +95,12 @@ int64_t num_elements(const TensorInfo& tensor) {
 
 int64_t Inspection::num_parameters() const {
   int64_t count = 0;
-  for (const InspectedTensor& tensor : tensors) count += num_elements(tensor);
+  for (const InspectedTensor& tensor : tensors) {
+    const std::string& name = tensor.name;
+    if (name.ends_with(".int4_scales") || name.ends_with(".int4_mins")) continue;
+    const bool is_in_pairs = name.ends_with(".int4") || name.ends_with(".int4_t");
+    count += num_elements(tensor) * (is_in_pairs ? 2 : 1);
+  }
   return count;
 }
 

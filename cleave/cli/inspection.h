@@ -39,6 +39,8 @@ struct Inspection {
   std::optional<int64_t> step;             ///< of a checkpoint
   bool has_manifest = false;
 
+  /// Elements of the model's weights: of matrices in 4 bits (checkpoint/int4_tensors.h) two for
+  /// each byte, without scales and minimums.
   [[nodiscard]] int64_t num_parameters() const;
   [[nodiscard]] std::optional<TpSizes> tp_sizes() const;
 };

@@ -1,6 +1,7 @@
 #include "cleave/planner/cluster_command.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -11,6 +12,7 @@
 #include "cleave/base/progress.h"
 #include "cleave/comm/shm/segment_layout.h"
 #include "cleave/file/atomic_write.h"
+#include "cleave/model/facts.h"
 #include "cleave/model/families.h"
 #include "cleave/planner/cluster_page.h"
 
@@ -81,7 +83,7 @@ ClusterTask task_of(const PlanOptions& o, const Cluster& cluster) {
   ClusterRun& run = task.run;
   run.global_batch = o.batch_size;
   run.seq_len = o.seq_len;
-  run.overlaps_dp = run.regathers = true;
+  run.overlaps_dp = run.regathers = run.more_at_end = true;
   run.gradient_bytes = 4;
   run.sync_bytes = o.reduce_dtype == "bf16" ? 2 : 4;
   // Muon has one moment of the matrices of the layers, AdamW two of the rest.
@@ -281,22 +283,61 @@ std::optional<ExpertsConfig> experts_of_layers(const Json& config, int64_t ffn) 
   return c.experts;
 }
 
+/// What a family's config.json means where it lacks a key, as the family's reader in cleave/model
+/// has it. transformers does not write values that are its defaults.
+struct FamilyDefaults {
+  std::string_view type;
+  bool tied = false;
+  int64_t kv_heads = 0;  ///< 0: as many as heads
+  int64_t head_dim = 0;  ///< 0: width / heads
+};
+constexpr std::array<FamilyDefaults, 8> kFamilies{
+    {{.type = "qwen2", .kv_heads = 32},
+     {.type = "qwen3", .kv_heads = 32, .head_dim = 128},
+     {.type = "qwen3_moe", .kv_heads = 4},
+     {.type = "mistral", .kv_heads = 8},
+     {.type = "mixtral", .kv_heads = 8},
+     {.type = "smollm3", .tied = true, .kv_heads = 4},
+     {.type = "gemma2", .tied = true, .kv_heads = 4, .head_dim = 256},
+     {.type = "gemma3_text", .tied = true, .kv_heads = 4, .head_dim = 256}}};
+
+FamilyDefaults defaults_of(std::string_view type) {
+  for (const FamilyDefaults& family : kFamilies) {
+    if (family.type == type) return family;
+  }
+  const bool is_gemma = type.starts_with("gemma");
+  return {.type = type, .tied = is_gemma || type == "gpt2" || type == "bert"};
+}
+
+/// Sets heads, KV heads and the size of a head; the width is known.
+void read_heads(const Json& config, const FamilyDefaults& defaults, TransformerSize& m) {
+  m.heads = size_of(config, "num_attention_heads", "n_head");
+  // A key with null means the heads, and width / heads.
+  const bool has_kv_default = defaults.kv_heads > 0 && !has_key(config, "num_key_value_heads");
+  const bool has_dim_default = defaults.head_dim > 0 && !has_key(config, "head_dim");
+  m.kv_heads =
+      config.int_or("num_key_value_heads",
+                    has_kv_default ? std::min(defaults.kv_heads, m.heads) : m.heads, 1, m.heads);
+  CLEAVE_CHECK(m.heads % m.kv_heads == 0, Code::kFormat, "config.json has ", m.heads,
+               " heads, not a multiple of its ", m.kv_heads, " KV heads");
+  const bool computes_dim = !config.has("head_dim") && !has_dim_default;
+  CLEAVE_CHECK(!computes_dim || m.hidden % m.heads == 0, Code::kFormat,
+               "config.json has a width of ", m.hidden, ", not a multiple of its ", m.heads,
+               " heads");
+  m.head_dim =
+      config.int_or("head_dim", computes_dim ? m.hidden / m.heads : defaults.head_dim, 1, 1 << 16);
+}
+
 }  // namespace
 
 TransformerSize transformer_size(const Json& config) {
   TransformerSize m;
   m.hidden = size_of(config, "hidden_size", "n_embd");
   m.layers = size_of(config, "num_hidden_layers", "n_layer");
-  m.heads = size_of(config, "num_attention_heads", "n_head");
-  m.kv_heads = config.int_or("num_key_value_heads", m.heads, 1, m.heads);
-  CLEAVE_CHECK(m.heads % m.kv_heads == 0, Code::kFormat, "config.json has ", m.heads,
-               " heads, not a multiple of its ", m.kv_heads, " KV heads");
-  CLEAVE_CHECK(config.has("head_dim") || m.hidden % m.heads == 0, Code::kFormat,
-               "config.json has a width of ", m.hidden, ", not a multiple of its ", m.heads,
-               " heads");
-  m.head_dim = config.int_or("head_dim", m.hidden / m.heads, 1, 1 << 16);
-  m.vocab = config.at("vocab_size").as_int(1, 1 << 30);
   const std::string type = config.string_or("model_type", "");
+  const FamilyDefaults defaults = defaults_of(type);
+  read_heads(config, defaults, m);
+  m.vocab = config.at("vocab_size").as_int(1, 1 << 30);
   m.gated = type != "gpt2" && type != "bert";
   const bool has_ffn = config.has("intermediate_size");
   m.ffn = has_ffn ? config.at("intermediate_size").as_int(1, 1 << 24)
@@ -306,8 +347,7 @@ TransformerSize transformer_size(const Json& config) {
     m.top_k = experts->top_k;
     m.ffn = experts->intermediate;
   }
-  const bool is_gemma = type.starts_with("gemma");  // tied without a key, as in transformers
-  m.tied = config.bool_or("tie_word_embeddings", !m.gated || is_gemma);
+  m.tied = config.bool_or("tie_word_embeddings", defaults.tied);
   return m;
 }
 

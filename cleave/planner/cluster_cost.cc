@@ -262,16 +262,16 @@ Pass head_pass(const Shape& s) {
   return out;
 }
 
-/// Number of layers of the slowest stage, and of the first and the last one.
+/// Number of layers of the slowest stage, and of the one with the head.
 struct StageLayers {
   double most, edge;
 };
 StageLayers stage_layers(const TransformerSize& m, const ClusterRun& r) {
   const int64_t most = (m.layers + r.pp - 1) / r.pp;
   // If the stages cannot have equally many layers, the first and the last have fewer, to make room
-  // for embedding and head, as with Megatron and DeepSpeed.
-  const bool is_even = m.layers % r.pp == 0;
-  return {static_cast<double>(most), static_cast<double>(is_even ? most : most - 1)};
+  // for embedding and head, as with Megatron and DeepSpeed. Cleave's last stages have one more.
+  const bool has_fewer = m.layers % r.pp != 0 && !r.more_at_end;
+  return {static_cast<double>(most), static_cast<double>(has_fewer ? most - 1 : most)};
 }
 
 double embedding_parameters(const TransformerSize& m) {

@@ -61,6 +61,7 @@ struct ClusterRun {
   bool overlaps_pp = false;    ///< messages between stages run beside compute
   bool overlaps_ep = false;    ///< experts' messages run beside the compute of another micro-batch
   bool scatters_p2p = false;   ///< a tp rank sends its share of an activation, not all of it
+  bool more_at_end = false;    ///< layers beyond an equal number are in the last stages, not inside
   bool whole_experts = false;  ///< tp does not split experts: ep devices of tp x dp share them out
   [[nodiscard]] int64_t devices() const { return int64_t{tp} * pp * dp * cp; }
   [[nodiscard]] int64_t micro_batches() const;

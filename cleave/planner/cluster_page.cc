@@ -30,7 +30,8 @@ Object row_of(const ClusterPlan& p) {
                 r.virtual_stages,
                 r.sequence_parallel ? 1 : 0,
                 static_cast<int>(r.sharding),
-                static_cast<int>(r.recompute)};
+                static_cast<int>(r.recompute),
+                r.ep};
   for (const auto& [name, bytes] : memory_kinds(p.cost.memory)) row.push_back(rounded(bytes));
   for (const auto& [name, seconds] : time_kinds(p.cost.time)) row.push_back(rounded(seconds));
   return row;

@@ -1,6 +1,9 @@
 #include "cleave/planner/cluster_page.h"
 
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -40,14 +43,34 @@ TEST(PlanPage, HoldsEveryLayout_AlsoThoseThatDoNotFit) {
   // Settings, kinds of memory, kinds of time; the fastest first.
   double before = 0;
   for (const auto& row : data["layouts"]) {
-    ASSERT_EQ(row.size(), 7 + data["memory_kinds"].size() + data["time_kinds"].size());
+    ASSERT_EQ(row.size(), 8 + data["memory_kinds"].size() + data["time_kinds"].size());
     double seconds = 0;
-    for (size_t i = 7 + data["memory_kinds"].size(); i < row.size(); ++i) {
+    for (size_t i = 8 + data["memory_kinds"].size(); i < row.size(); ++i) {
       seconds += row[i].get<double>();
     }
     EXPECT_GE(seconds, before * (1 - 1e-3));
     before = seconds;
   }
+}
+
+// With experts, ep is a setting too: without it, rows would look the same and differ in their cost.
+TEST(PlanPage, RowsOfAModelWithExperts_HaveDifferentSettings) {
+  TransformerSize m = small_model();
+  m.experts = 8;
+  m.top_k = 2;
+  ClusterTask task{.devices = 8, .run = {}, .micro_batch = 0, .memory_bytes = 80e9};
+  task.run.global_batch = 16;
+  const nlohmann::json data =
+      data_of(plan_page(cluster_preset("h100-80gb"), m, task, {.model = "m", .tokens = 0}));
+  const size_t num_costs = data["memory_kinds"].size() + data["time_kinds"].size();
+  std::set<std::string> settings;
+  for (const nlohmann::json& row : data["layouts"]) {
+    settings.insert(
+        nlohmann::json(std::vector<nlohmann::json>(
+                           row.begin(), row.end() - static_cast<std::ptrdiff_t>(num_costs)))
+            .dump());
+  }
+  EXPECT_EQ(settings.size(), data["layouts"].size());
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "cleave/model/model.h"
 #include "cleave/planner/cluster_command.h"
 #include "tests/support/thrown.h"
 
@@ -101,6 +102,41 @@ TEST(ClusterSearch, WhySlower_NamesTheLargestDifference) {
 
 TEST(TransformerSize, ConfigOfLlama_HasItsParameters) {
   EXPECT_NEAR(llama_70b().parameters() / 1e9, 70.55, 0.05);
+}
+
+/// The number of elements of the model's matrices, which its own layers have.
+double matrix_elements(const Json& config) {
+  double sum = 0;
+  for (const auto& p : make_model(config)->parameters()) {
+    if (p->shape().size() > 1) sum += static_cast<double>(p->numel());
+  }
+  return sum;
+}
+
+// Oracle: the layers that the family makes of the same config.json. Published files of these
+// families lack some of the keys for KV heads, the size of a head and tied embeddings.
+TEST(TransformerSize, ConfigWithoutKeys_HasTheSizesOfItsFamily) {
+  for (const std::string type : {"llama", "qwen2", "qwen3", "qwen3_moe", "mistral", "mixtral",
+                                 "smollm3", "olmo2", "phi3", "gemma2", "gemma3_text"}) {
+    const bool has_experts = type == "qwen3_moe" || type == "mixtral";
+    const Json config = Json::parse(
+        str(R"({"model_type": ")", type, R"(", "vocab_size": 1000, "hidden_size": 1280,
+          "intermediate_size": 320, "num_hidden_layers": 3, "num_attention_heads": 32,
+          "pad_token_id": 0)",
+            has_experts ? R"(, "num_local_experts": 4, "num_experts_per_tok": 2})" : "}"),
+        "config.json");
+    EXPECT_EQ(transformer_size(config).parameters(), matrix_elements(config)) << type;
+  }
+}
+
+// Oracle as above: the presets. Qwen3's are those whose heads together are wider than the model.
+TEST(TransformerSize, Presets_HaveTheMatricesOfTheirLayers) {
+  for (const char* name : {"llama3.2-1b", "qwen2.5-0.5b", "qwen3-0.6b", "qwen3-4b", "qwen3-32b",
+                           "qwen3-30b-a3b", "mistral-7b", "mixtral-8x7b", "smollm3-3b", "olmo2-1b",
+                           "phi3-mini", "gemma2-2b", "gemma3-1b"}) {
+    const Json config = preset_config(name, 0);
+    EXPECT_EQ(transformer_size(config).parameters(), matrix_elements(config)) << name;
+  }
 }
 
 TransformerSize mixtral() {

@@ -237,6 +237,7 @@ class DryRank {
                               parallelized_.optimizer->step_bytes(),
                               bytes_to_load(model_->parameters()) - m.optimizer - m.gradients});
     out.memory = m;
+    if (step_.is_saved_async) out.memory.saved_copy = saved_bytes(m.optimizer);
     add_traffic(before, out);
     return out;
   }
@@ -295,6 +296,26 @@ class DryRank {
       elements += static_cast<double>(c10::multiply_integers(p->leaf_shape()));
     }
     return elements * (3 * leaf + (copy < leaf ? copy : 0)) + 2 * static_cast<double>(m.optimizer);
+  }
+
+  /// Bytes that the rank writes of a checkpoint: leaves, narrower copies of them, and moments,
+  /// which take `moment_bytes` here. Ranks that hold the same ones share them out.
+  [[nodiscard]] int64_t saved_bytes(int64_t moment_bytes) const {
+    const ParallelConfig& layout = parallelized_.config;
+    const auto leaf = static_cast<double>(at::elementSize(layout.leaf_type()));
+    const auto copy = static_cast<double>(at::elementSize(layout.compute_type));
+    const bool is_sharded = layout.sharding != DataSharding::kNone;
+    double held = 0, written = 0;  // elements
+    for (const auto& p : trained_of(parallelized_.gradients->parameters())) {
+      if (p->ownership() == Parameter::Ownership::kNotOwned) continue;
+      const auto elements = static_cast<double>(c10::multiply_integers(p->leaf_shape()));
+      const int64_t num_holders = p->copies() ? p->copies()->size() : layout.dp;
+      held += elements;
+      written += is_sharded ? elements : elements / static_cast<double>(num_holders);
+    }
+    if (held == 0) return 0;
+    const double moments = static_cast<double>(moment_bytes) / held;
+    return static_cast<int64_t>(written * (leaf + (copy < leaf ? copy : 0) + moments));
   }
 
   /// Runs an action of kUsual. Each micro-batch that is left out would have the same traffic.
@@ -439,6 +460,13 @@ class DryRank {
 };
 
 }  // namespace
+
+const RankForecast& Forecast::of_rank(const ParallelConfig& layout, int64_t rank) const {
+  const int64_t place = rank / (int64_t{layout.dp} * layout.tp);
+  const int64_t of_ep = rank / layout.tp % layout.ep;  // which divides dp
+  const bool has_fewer = !with_fewer_experts.empty() && of_ep >= first_with_fewer;
+  return (has_fewer ? with_fewer_experts : ranks).at(static_cast<size_t>(place));
+}
 
 int64_t Forecast::most_bytes() const {
   int64_t most = 0;

@@ -20,6 +20,7 @@ struct StepShape {
   OptimizerOptions optimizer{};
   int64_t rows_per_sample = 1;  ///< 2: both sizes count pairs of sequences
   bool is_on_gpu = false;       ///< GPUs have no attention kernel of Cleave's
+  bool is_saved_async = false;  ///< a copy of what is saved is written during other steps
   [[nodiscard]] int64_t tokens() const { return batch_size * rows_per_sample * seq_len; }
 };
 
@@ -29,7 +30,10 @@ struct MemoryForecast {
   int64_t optimizer = 0;    ///< moments
   int64_t gradients = 0;    ///< after the last backward
   int64_t activations = 0;  ///< everything else at the peak
-  [[nodiscard]] int64_t total() const { return weights + optimizer + gradients + activations; }
+  int64_t saved_copy = 0;   ///< of the rank's share of a checkpoint, if saves are asynchronous
+  [[nodiscard]] int64_t total() const {
+    return weights + optimizer + gradients + activations + saved_copy;
+  }
 };
 
 /// Memory, traffic and work of one rank in a step.
@@ -73,6 +77,8 @@ struct Forecast {
   int64_t tokens = 0;     ///< of the global batch
   Schedule schedule{};    ///< of the pipeline
 
+  /// The forecast of rank `rank` of a run with this layout.
+  [[nodiscard]] const RankForecast& of_rank(const ParallelConfig& layout, int64_t rank) const;
   /// Bytes of the rank that needs the most.
   [[nodiscard]] int64_t most_bytes() const;
   /// The work of all entries of `ranks`.

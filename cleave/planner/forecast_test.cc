@@ -237,6 +237,46 @@ TEST(RankLayouts, FourRanks_AreListedBestFirstWithReasonsForThoseRefused) {
   EXPECT_EQ(num_refused, 3);
 }
 
+// As `train` does: of 8 sequences, 2 ranks have 4 each, and 4 ranks 2.
+TEST(RankLayouts, MicroBatchLargerThanTheShareOfARank_IsRefused) {
+  const Machine machine{.flops = 1e9, .bytes_per_s = 1e9, .call_s = 1e-6};
+  const StepShape step{.batch_size = 8, .micro_batch_size = 3, .seq_len = 8};
+  const auto all = rank_layouts(
+      Json::parse(kLlama, "config.json"),
+      {.num_ranks = 4, .step = step, .measure = always(machine), .limit = int64_t{1} << 30});
+  int num_refused = 0;
+  for (const LayoutCandidate& c : all) {
+    EXPECT_EQ(c.refused.empty(), c.layout.dp <= 2) << c.layout.describe();
+    if (c.refused.empty()) continue;
+    ++num_refused;
+    EXPECT_EQ(c.refused, "micro-batch-size=3 is more than the 2 sequences of a data-parallel rank");
+  }
+  EXPECT_EQ(num_refused, 3);  // three kinds of sharding
+}
+
+// Oracle: a checkpoint has the weights in the dtype, masters if that is narrower, and two moments;
+// the ranks of dp write equal shares of it. Runs of such layouts have these bytes more.
+TEST(Forecast, AsyncSaves_TakeACopyOfTheRanksShareOfTheCheckpoint) {
+  const Json config = Json::parse(kLlama, "config.json");
+  double elements = 0;
+  for (const auto& p : make_model(config)->parameters()) {
+    elements += static_cast<double>(p->numel());
+  }
+  StepShape step{.batch_size = 4, .micro_batch_size = 2, .seq_len = 8};
+  for (const auto sharding : {DataSharding::kNone, DataSharding::kZero1, DataSharding::kFsdp}) {
+    for (const auto type : {at::kFloat, at::kBFloat16}) {
+      ParallelConfig layout{.dp = 2, .sharding = sharding, .compute_type = type};
+      layout.plan = make_model(config)->plan(/*sequence_parallel=*/false);
+      step.is_saved_async = false;
+      const int64_t without = forecast(config, layout, step).most_bytes();
+      step.is_saved_async = true;
+      const int64_t more = forecast(config, layout, step).most_bytes() - without;
+      EXPECT_NEAR(static_cast<double>(more) / elements, type == at::kFloat ? 6 : 7, 0.01)
+          << layout.describe();
+    }
+  }
+}
+
 // Oracle: 8 bytes of moments for each element of A and B, which have 2 rows and columns.
 TEST(RankLayouts, WithAdapters_CountOnlyTheirMoments) {
   const Machine machine{.flops = 1e9, .bytes_per_s = 1e9, .call_s = 1e-6};
@@ -329,6 +369,24 @@ TEST(RankLayouts, ModelWithExperts_IsTriedWithEveryEpThatDividesDp) {
     EXPECT_EQ(c.forecast.ranks.at(0).memory.weights, of_others + share) << c.layout.describe();
   }
   EXPECT_EQ(count, (std::map<int, int>{{1, 3}, {2, 3}}));  // three kinds of sharding
+}
+
+// Oracle: the dry run of each rank alone. Of three experts, the second rank of ep has one.
+TEST(Forecast, OfARankWithFewerExperts_IsItsOwn) {
+  const StepShape step{.batch_size = 4, .micro_batch_size = 1, .seq_len = 8};
+  const Json config = Json::parse(R"({"model_type": "mixtral", "vocab_size": 24, "hidden_size": 16,
+      "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 4,
+      "num_key_value_heads": 2, "num_local_experts": 3, "num_experts_per_tok": 2})",
+                                  "config.json");
+  ParallelConfig layout{.pp = 2, .dp = 2, .tp = 2, .ep = 2};
+  layout.plan = make_model(config)->plan(/*sequence_parallel=*/false);
+  const Forecast all = forecast(config, layout, step);
+  for (int rank = 0; rank < layout.num_ranks(); ++rank) {
+    EXPECT_EQ(all.of_rank(layout, rank).memory.total(),
+              rank_program(config, layout, step, rank).forecast.memory.total())
+        << rank;
+  }
+  EXPECT_LT(all.of_rank(layout, 2).memory.total(), all.of_rank(layout, 0).memory.total());
 }
 
 // Each size that does not fit is tried only once; trying every layout took minutes.

@@ -431,6 +431,16 @@ std::string missing_size(const Row& row, const PublishedRun& p) {
   return "";
 }
 
+/// Why no software can have run the row: mostly a number in a wrong column. Empty if some can.
+std::string impossible(const PublishedRun& p) {
+  const ClusterRun& r = p.run;
+  if (p.size.heads % r.tp != 0) return str(p.size.heads, " heads do not divide by tp ", r.tp);
+  if (r.pp > p.size.layers) return str(r.pp, " stages, but ", p.size.layers, " layers");
+  if (r.global_batch % (r.dp * r.micro_batch) == 0) return "";
+  return str("batch ", r.global_batch, " does not divide by dp ", r.dp, " x micro-batch ",
+             r.micro_batch);
+}
+
 std::string unsupported(const Row& row, const PublishedRun& p) {
   for (const char* column : {"sharding", "recompute"}) {
     if (!knows_words(row, column)) return str(column, " '", row.text(column), "' is unknown");
@@ -449,7 +459,8 @@ std::string unsupported(const Row& row, const PublishedRun& p) {
     return str("ep ", p.run.ep, " does not divide the ", p.size.experts, " experts and ",
                p.run.whole_experts ? "tp x dp " : "dp ", sharing);
   }
-  return missing_size(row, p);
+  const std::string missing = missing_size(row, p);
+  return missing.empty() ? impossible(p) : missing;
 }
 
 /// Flops of a token with those that backward recomputes, and with attention's products in full, as

@@ -129,16 +129,23 @@ void add_forecast(const Json& config, const LayoutSearch& search, LayoutCandidat
   }
 }
 
+/// Why `train` refuses to divide the batch so; "" if it does not.
+std::string refusal_of_batch(const StepShape& step, int dp) {
+  if (step.batch_size < dp) return str("batch-size=", step.batch_size, " is less than dp=", dp);
+  const int64_t share = (step.batch_size + dp - 1) / dp;
+  if (step.micro_batch_size <= share) return "";
+  return str("micro-batch-size=", step.micro_batch_size, " is more than the ",
+             counted(share, "sequence"), " of a data-parallel rank");
+}
+
 /// All layouts, with the forecasts of those that are not refused.
 std::vector<LayoutCandidate> forecasts(const Json& config, const LayoutSearch& search) {
   std::vector<LayoutCandidate> out;
   Refusals refusals(config);
-  const int64_t batch_size = search.step.batch_size;
   for (const auto& layout : layouts_of(*make_model(config), search.num_ranks, search.common)) {
     out.push_back({.layout = layout, .forecast = {}, .time = {}, .refused = {}});
-    out.back().refused = batch_size < layout.dp
-                             ? str("batch-size=", batch_size, " is less than dp=", layout.dp)
-                             : refusals.of(layout);
+    out.back().refused = refusal_of_batch(search.step, layout.dp);
+    if (out.back().refused.empty()) out.back().refused = refusals.of(layout);
   }
   std::mutex mutex;
   int64_t done = 0;

@@ -124,12 +124,7 @@ class Search {
 int64_t bytes_of_ranks(const Forecast& forecast, const ParallelConfig& layout, Range ranks) {
   int64_t sum = 0;
   for (int64_t rank = ranks.begin; rank < ranks.end; ++rank) {
-    const int64_t place = rank / (int64_t{layout.dp} * layout.tp);
-    const int64_t of_ep = rank / layout.tp % layout.ep;  // which divides dp
-    const bool has_fewer =
-        !forecast.with_fewer_experts.empty() && of_ep >= forecast.first_with_fewer;
-    const auto& of_stages = has_fewer ? forecast.with_fewer_experts : forecast.ranks;
-    sum += of_stages.at(static_cast<size_t>(place)).memory.total();
+    sum += forecast.of_rank(layout, rank).memory.total();
   }
   return sum;
 }

@@ -197,6 +197,13 @@ int64_t longest_sequence(const Dataset& data) {
   return static_cast<int64_t>(longest);
 }
 
+/// Whether a copy of what is saved is in the memory that a run computes in: on GPUs it is the
+/// host's. The last checkpoint is never saved asynchronously.
+bool copies_to_save(const TrainOptions& o) {
+  const bool is_only_last = o.steps && o.save_every >= *o.steps;
+  return o.async_save && !is_only_last && device_of(o.device).is_cpu();
+}
+
 /// Forecasts a step, and refuses a run on the CPU that does not fit into this host's memory.
 /// Trainer checks the memory of a GPU. A user's model may have operations that libtorch cannot run
 /// on the meta device. It is trained without a forecast.
@@ -206,7 +213,8 @@ void plan_step(TrainSetup& setup, int64_t seq_len) {
                 .seq_len = seq_len,
                 .optimizer = setup.optimizer,
                 .rows_per_sample = setup.rows_per_sample(),
-                .is_on_gpu = !device_of(setup.options.device).is_cpu()};
+                .is_on_gpu = !device_of(setup.options.device).is_cpu(),
+                .is_saved_async = copies_to_save(setup.options)};
   setup.planned.reset();  // that of another length
   try {
     setup.planned = forecast(setup.config, setup.layout, setup.step);

@@ -136,7 +136,9 @@ std::vector<std::string> run_header(const TrainSetup& setup, const std::string& 
   }
   if (setup.planned) {
     const StepTime time = step_time(*setup.planned, setup.layout, machine);
-    lines.push_back(time_line(time, machine));
+    // The forecast is of a step whose sequences are as long as the longest one of the data.
+    const bool has_lengths = !setup.fills_sequences && !o.packing;
+    lines.push_back(time_line(time, machine) + (has_lengths ? ", for the longest sequences" : ""));
   }
   return lines;
 }
@@ -202,8 +204,8 @@ std::vector<RankMemory> rank_memory(const TrainSetup& setup, const Axis& everyon
   const KindBytes held = held_bytes(rank.parameters(), &rank.optimizer(), setup.layout.sharding);
   const int64_t rest =
       std::max<int64_t>(0, most_bytes - std::accumulate(held.begin(), held.end(), int64_t{0}));
-  const size_t place = static_cast<size_t>(mesh["pp"].rank());
-  const int64_t planned = setup.planned ? setup.planned->ranks[place].memory.total() : 0;
+  const int64_t planned =
+      setup.planned ? setup.planned->of_rank(setup.layout, everyone.rank()).memory.total() : 0;
   const Tensor mine = at::tensor({held[kWeightBytes], held[kGradientBytes], held[kMomentBytes],
                                   held[kGatheredBytes] + rest, planned},
                                  at::kLong);

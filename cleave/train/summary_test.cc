@@ -50,6 +50,19 @@ TEST(RunHeader, TimeOfCommunication_IsThereWhereRanksCommunicate) {
   EXPECT_THAT(alone, Not(HasSubstr("collectives")));
 }
 
+// The forecast is of a step of 8 tokens a sequence, where most steps have 3.
+TEST(RunHeader, TimeOfSequencesWithTheirOwnLengths_IsThatOfTheLongest) {
+  const test::TempFolder text, rows;
+  const std::string words = "), for the longest sequences\n";
+  EXPECT_THAT(printed(one_step(text)), Not(HasSubstr(words)));
+  TrainOptions o = one_step(rows);
+  std::ofstream(rows / "rows.jsonl") << R"({"input_ids": [1, 2, 3, 4, 5, 6, 7, 8]}
+{"input_ids": [1, 2, 3]}
+)";
+  o.data = {rows / "rows.jsonl"};
+  EXPECT_THAT(printed(o), HasSubstr(words));
+}
+
 // A preset may have the name of a published model, but none of its weights.
 TEST(RunHeader, OnlyWeightsOfAPresetOrConfig_AreCalledNew) {
   const test::TempFolder folder;

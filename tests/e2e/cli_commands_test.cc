@@ -62,6 +62,22 @@ TEST(Inspect, ModelFolder_ListsTensorsAndSplits) {
   EXPECT_TRUE(contains(text.out, "a.weight  F32   [3, 4]  48 bytes")) << text.out;
 }
 
+// A matrix of 4 x 32 weights, with a scale and a minimum for each row, and one of 64 x 2.
+TEST(Inspect, MatricesInFourBits_CountTheirWeights) {
+  const TempFolder folder;
+  const std::string header =
+      R"({"a.int4":{"dtype":"U8","shape":[4,16],"data_offsets":[0,64]},)"
+      R"("a.int4_scales":{"dtype":"F16","shape":[4,1],"data_offsets":[64,72]},)"
+      R"("a.int4_mins":{"dtype":"F16","shape":[4,1],"data_offsets":[72,80]},)"
+      R"("b.int4_t":{"dtype":"U8","shape":[2,32],"data_offsets":[80,144]},)"
+      R"("b.int4_scales":{"dtype":"F16","shape":[2,2],"data_offsets":[144,152]},)"
+      R"("norm":{"dtype":"F32","shape":[5],"data_offsets":[152,172]}})";
+  write_safetensors(folder / "m.safetensors", header, 172);
+  const json found = parsed(run_cleave({"inspect", folder / "m.safetensors", "--json"}));
+  EXPECT_EQ(found["parameters"], 4 * 32 + 64 * 2 + 5);
+  EXPECT_EQ(found["bytes"], 172);
+}
+
 TEST(Inspect, BinFile_ListsItsTensorsAloneAndInAFolder) {
   const TempFolder folder;
   write_model(folder / "m");
