@@ -92,11 +92,6 @@ Value message_of(const Json& message) {
   return Value::dict(std::move(members));
 }
 
-/// The function descriptions that the template shows; none if the row has none.
-Value tools_of(const Json& row) {
-  return row.has("tools") ? Value::from_json(row.at("tools")) : Value(nullptr);
-}
-
 /// The instruction, a blank line and the input.
 std::string instruction_of(const Json& row) {
   const std::string input = row.string_or("input", "");
@@ -121,15 +116,10 @@ ChatMessages question_and_answer(const Json& row, const std::string& kind) {
   return messages;
 }
 
-/// The messages of a row. It may have the system message as a text beside them.
+/// The messages of a row.
 ChatMessages messages_of(const Json& row, const std::string& kind) {
   const bool is_list = kind == "messages" || kind == "conversations";
-  ChatMessages messages = is_list ? read_messages(row.at(kind)) : question_and_answer(row, kind);
-  const std::string system = row.string_or("system", "");
-  if (!system.empty() && message_text(messages.front(), "role") != "system") {
-    messages.insert(messages.begin(), chat_message("system", system));
-  }
-  return messages;
+  return with_system(row, is_list ? read_messages(row.at(kind)) : question_and_answer(row, kind));
 }
 
 /// The number of answers that are trained, from the last on: of a prompt that is a list of
@@ -171,6 +161,34 @@ ChatMessages read_messages(const Json& list) {
   ChatMessages out;
   for (size_t i = 0; i < list.size(); ++i) out.push_back(message_of(list.at(i)));
   return out;
+}
+
+ChatMessages with_system(const Json& row, ChatMessages messages) {
+  const std::string system = row.string_or("system", "");
+  const bool has_own = !messages.empty() && message_text(messages.front(), "role") == "system";
+  if (!system.empty() && !has_own) {
+    messages.insert(messages.begin(), chat_message("system", system));
+  }
+  return messages;
+}
+
+jinja::Value tools_of(const Json& row) {
+  if (!row.has("tools")) return nullptr;
+  const Json tools = row.at("tools");
+  if (tools.is(Json::Type::kArray)) return Value::from_json(tools);
+  constexpr const char* kExpected =
+      "expected a list of function descriptions, or its JSON as a text";
+  if (!tools.is(Json::Type::kString)) tools.fail(kExpected);
+  const std::string& text = tools.as_string();
+  if (text.empty()) return nullptr;
+  try {
+    const Json list = Json::parse(text, "tools");
+    if (list.is(Json::Type::kArray)) return Value::from_json(list);
+    if (list.is(Json::Type::kNull)) return nullptr;
+  } catch (const Error&) {
+    tools.fail(kExpected);
+  }
+  tools.fail(kExpected);
 }
 
 bool holds_chats(const std::vector<std::string>& files) {

@@ -25,6 +25,14 @@ bool holds_chats(const std::vector<std::string>& files);
 /// of another form, an unknown role, or no messages.
 ChatMessages read_messages(const Json& list);
 
+/// The messages of a row, which may have the text of a system message beside them ("system"): it
+/// comes first, unless they begin with another one.
+ChatMessages with_system(const Json& row, ChatMessages messages);
+
+/// The function descriptions of a row for the template ("tools"): a list, or its JSON as a text, as
+/// tables of columns have it. None if the row has none. Throws Error(kFormat) for another value.
+jinja::Value tools_of(const Json& row);
+
 /// Reads one row of a file of conversations and tokenizes it:
 ///
 ///   {"messages": [{"role": "user", "content": "..."}, ...]}   content: a text, or a list of texts
@@ -33,10 +41,10 @@ ChatMessages read_messages(const Json& list);
 ///   messages
 ///   {"instruction": "...", "input": "...", "output": "..."}   input may be missing
 ///
-/// Each may have "system", the text of a first message, and "tools", a list of function
-/// descriptions for the template. With a template, the third and fourth are a user message
-/// (instruction and input with a blank line between them) and the answer of the assistant; of a
-/// prompt that is a list, no answer is trained. Without a template, they are one text.
+/// Each may have "system" and "tools": see with_system() and tools_of(). With a template, the third
+/// and fourth are a user message (instruction and input with a blank line between them) and the
+/// answer of the assistant; of a prompt that is a list, no answer is trained. Without a template,
+/// they are one text.
 class ChatReader {
  public:
   ChatReader(std::shared_ptr<const Tokenizer> tokenizer, ChatOptions options);

@@ -248,6 +248,16 @@ TEST(ChatRows, Tools_AreShownByTheTemplate) {
   };
   EXPECT_EQ(text(R"(, "tools": [{"name": "add"}])"), "addab");
   EXPECT_EQ(text(""), "-ab");
+  // Oracle: TRL, which parses a text.
+  EXPECT_EQ(text(R"(, "tools": "[{\"name\": \"add\"}]")"), "addab");
+  for (const char* none : {"null", "[]", R"("")", R"("[]")", R"("null")"}) {
+    EXPECT_EQ(text(str(R"(, "tools": )", none)), "-ab");
+  }
+  for (const char* wrong : {R"("add")", R"({"name": "add"})", R"("{}")", "1"}) {
+    const Error error = thrown_by([&] { (void)text(str(R"(, "tools": )", wrong)); });
+    EXPECT_EQ(error.code(), Code::kFormat);
+    EXPECT_THAT(error.what(), HasSubstr("expected a list of function descriptions")) << wrong;
+  }
 }
 
 TEST(ChatRows, BadRows_AreRefusedWithTheirPlace) {
