@@ -81,9 +81,12 @@ Value message_of(const Json& message) {
   std::vector<std::pair<Value, Value>> members;
   for (size_t i = 0; i < message.size(); ++i) {
     const Json value = message.at(i);
-    const bool is_content = message.key(i) == "content" && !value.is(Json::Type::kNull);
-    members.emplace_back(Value::text(message.key(i)),
-                         is_content ? Value::text(content_of(value)) : Value::from_json(value));
+    const bool is_content = message.key(i) == "content";
+    const bool is_null = value.is(Json::Type::kNull);
+    if (is_null && !is_content) continue;  // a table gives a message the keys of all others
+    members.emplace_back(Value::text(message.key(i)), is_content && !is_null
+                                                          ? Value::text(content_of(value))
+                                                          : Value::from_json(value));
   }
   // An assistant that calls tools may write no text.
   if (!message.has("content") && !message.has("tool_calls")) {
