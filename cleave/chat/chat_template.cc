@@ -103,6 +103,54 @@ std::optional<Unmarked> between_marks(std::string text) {
   return is_once ? std::optional(Unmarked{std::move(text), {begin, end}}) : std::nullopt;
 }
 
+const Value* member_of(const Value& value, std::string_view key) {
+  if (!value.is_dict()) return nullptr;
+  for (const auto& [name, member] : value.members()) {
+    if (name.is_text() && name.string() == key) return &member;
+  }
+  return nullptr;
+}
+
+/// The names of the functions that a message calls; none if a call has no name.
+std::vector<std::string> functions_called_by(const Value& message) {
+  const Value* calls = member_of(message, "tool_calls");
+  if (calls == nullptr || !calls->is_list()) return {};
+  std::vector<std::string> names;
+  for (const Value& call : calls->items()) {
+    const Value* function = member_of(call, "function");
+    const Value* name = member_of(function != nullptr ? *function : call, "name");
+    if (name == nullptr || !name->is_text() || name->string().empty()) return {};
+    names.push_back(name->string());
+  }
+  return names;
+}
+
+int64_t occurrences(std::string_view text, std::string_view wanted) {
+  int64_t count = 0;
+  for (size_t at = text.find(wanted); at != std::string_view::npos;
+       at = text.find(wanted, at + wanted.size())) {
+    ++count;
+  }
+  return count;
+}
+
+/// The bytes at the beginning of `rest` that are an answer which calls functions, if the template
+/// prints `alone` for an answer that ends the conversation, and elsewhere leaves out what comes
+/// before the calls (reasoning). Nothing if `rest` does not begin with all the calls.
+std::optional<size_t> calls_without_reasoning(std::string_view alone, std::string_view rest,
+                                              const std::vector<std::string>& functions) {
+  for (size_t begin = 0; begin < alone.size(); ++begin) {
+    const std::string_view kept = alone.substr(begin);
+    if (!rest.starts_with(kept)) continue;
+    const bool has_all =
+        std::all_of(functions.begin(), functions.end(), [&](const std::string& name) {
+          return occurrences(kept, name) >= std::count(functions.begin(), functions.end(), name);
+        });
+    return has_all && !functions.empty() ? std::optional(kept.size()) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
 /// The tokenizer's end token; empty if it has none.
 std::string end_token(const std::vector<std::pair<std::string, Value>>& special) {
   for (const auto& [name, token] : special) {
@@ -203,6 +251,13 @@ ByteSpan ChatTemplate::part_of(const ChatMessages& messages, size_t i, const Val
         common_end(alone->text.substr(alone->span.end), rest, end_token(special_));
     if (!end_of_turn) continue;
     return {begins ? begin.size() : found->span.begin, found->span.end + *end_of_turn};
+  }
+  if (begins && end.starts_with(begin)) {
+    const auto at = static_cast<std::ptrdiff_t>(begin.size());
+    const auto count =
+        calls_without_reasoning({end.begin() + at, end.end()}, {whole.begin() + at, whole.end()},
+                                functions_called_by(messages[i]));
+    if (count) return {begin.size(), begin.size() + *count};
   }
   throw Error(Code::kFormat,
               str("the chat template does not show what the assistant wrote: the text up to "

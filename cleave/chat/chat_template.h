@@ -47,8 +47,8 @@ class ChatTemplate {
   /// each assistant message: the message's part begins where the text of the messages before it,
   /// with the beginning of an answer, ends; it ends where the text up to the message ends. A
   /// template may render earlier answers otherwise than the last one (Qwen3 leaves out their
-  /// reasoning): the part is then found by marks around the message's content. Throws
-  /// Error(kFormat) if the content does not appear unchanged.
+  /// reasoning): the part is then found by marks around the message's content, or by its calls of
+  /// functions. Throws Error(kFormat) if the content does not appear unchanged.
   [[nodiscard]] ChatText training_text(const ChatMessages& messages,
                                        const jinja::Value& tools = jinja::Value(nullptr)) const;
 

@@ -88,6 +88,51 @@ TEST(ChatTemplate, AnswersShownWithoutReasoning_AreFoundByTheirContent) {
   EXPECT_EQ(text.assistant[0].begin, std::string("<user>cd<end>\n<assistant>").size());
 }
 
+/// An answer that calls functions and writes no text, but perhaps reasoning.
+jinja::Value calling(const std::vector<std::string>& functions, const std::string& content = "") {
+  std::vector<jinja::Value> calls;
+  for (const std::string& name : functions) {
+    const jinja::Value function =
+        jinja::Value::dict({{jinja::Value::text("name"), jinja::Value::text(name)}});
+    calls.push_back(jinja::Value::dict({{jinja::Value::text("function"), function}}));
+  }
+  auto members = chat_message("assistant", content).members();
+  members.emplace_back(jinja::Value::text("tool_calls"), jinja::Value::list(std::move(calls)));
+  return jinja::Value::dict(std::move(members));
+}
+
+// Oracle: the text, written out.
+TEST(ChatTemplate, CallsShownWithoutReasoning_AreFoundByTheirFunctions) {
+  // As Qwen3: a line break divides the text of an answer from its calls.
+  const ChatTemplate hides = made(
+      "{% for m in messages %}{{ '<' + m.role + '>' }}"
+      "{% set parts = m.content.split('</think>') %}{% set answer = parts[-1].strip() %}"
+      "{% if m.role == 'assistant' and loop.last %}{{ (parts[0] if parts|length > 1 else '<think>')"
+      " + '</think>' }}{% endif %}{{ answer }}{% for c in m.tool_calls %}"
+      "{% if answer %}{{ '\n' }}{% endif %}{{ '[' + c.function.name + ']' }}{% endfor %}"
+      "{{ '<end>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}");
+  const ChatText text =
+      hides.training_text({chat_message("user", "u"), calling({"add", "add"}),
+                           chat_message("tool", "[add]"), calling({"sub"}, "<think>sub?</think>"),
+                           chat_message("tool", "t"), chat_message("assistant", "a")});
+  EXPECT_EQ(text.text,
+            "<user>u<end>\n<assistant>[add][add]<end>\n<tool>[add]<end>\n<assistant>[sub]<end>\n"
+            "<tool>t<end>\n<assistant><think></think>a<end>\n");
+  EXPECT_EQ(parts_of(text), (std::vector<std::string>{"[add][add]<end>\n", "[sub]<end>\n",
+                                                      "<think></think>a<end>\n"}));
+  EXPECT_EQ(text.assistant[0].begin, std::string("<user>u<end>\n<assistant>").size());
+
+  const ChatTemplate drops_calls = made(
+      "{% for m in messages %}{{ '<' + m.role + '>' + m.content }}{% if loop.last %}"
+      "{% for c in m.tool_calls %}{{ '[' + c.function.name + ']' }}{% endfor %}{% endif %}"
+      "{{ '<end>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}");
+  EXPECT_EQ(thrown_by([&] {
+              (void)drops_calls.training_text(
+                  {chat_message("user", "u"), calling({"add"}), chat_message("tool", "t")});
+            }).code(),
+            Code::kFormat);
+}
+
 TEST(ChatTemplate, PromptThatBeginsReasoning_IsNoPartOfTheAnswer) {
   // As DeepSeek-R1: the beginning of an answer that the model reads is not that of the text.
   const ChatTemplate begins = made(
