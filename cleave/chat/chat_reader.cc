@@ -95,6 +95,26 @@ Value message_of(const Json& message) {
   return Value::dict(std::move(members));
 }
 
+/// The function descriptions of a row; none if it has none.
+Value tools_of(const Json& row) {
+  if (!row.has("tools")) return nullptr;
+  const Json tools = row.at("tools");
+  if (tools.is(Json::Type::kArray)) return Value::from_json(tools);
+  constexpr const char* kExpected =
+      "expected a list of function descriptions, or its JSON as a text";
+  if (!tools.is(Json::Type::kString)) tools.fail(kExpected);
+  const std::string& text = tools.as_string();
+  if (text.empty()) return nullptr;
+  try {
+    const Json list = Json::parse(text, "tools");
+    if (list.is(Json::Type::kArray)) return Value::from_json(list);
+    if (list.is(Json::Type::kNull)) return nullptr;
+  } catch (const Error&) {
+    tools.fail(kExpected);
+  }
+  tools.fail(kExpected);
+}
+
 /// The instruction, a blank line and the input.
 std::string instruction_of(const Json& row) {
   const std::string input = row.string_or("input", "");
@@ -175,23 +195,16 @@ ChatMessages with_system(const Json& row, ChatMessages messages) {
   return messages;
 }
 
-jinja::Value tools_of(const Json& row) {
-  if (!row.has("tools")) return nullptr;
-  const Json tools = row.at("tools");
-  if (tools.is(Json::Type::kArray)) return Value::from_json(tools);
-  constexpr const char* kExpected =
-      "expected a list of function descriptions, or its JSON as a text";
-  if (!tools.is(Json::Type::kString)) tools.fail(kExpected);
-  const std::string& text = tools.as_string();
-  if (text.empty()) return nullptr;
-  try {
-    const Json list = Json::parse(text, "tools");
-    if (list.is(Json::Type::kArray)) return Value::from_json(list);
-    if (list.is(Json::Type::kNull)) return nullptr;
-  } catch (const Error&) {
-    tools.fail(kExpected);
+TemplateVariables variables_of(const Json& row) {
+  TemplateVariables out{{"tools", tools_of(row)}};
+  constexpr const char* kMore = "chat_template_kwargs";
+  if (!row.has(kMore)) return out;
+  const Json more = row.at(kMore);
+  if (!more.is(Json::Type::kObject)) more.fail("expected an object of variables for the template");
+  for (size_t i = 0; i < more.size(); ++i) {
+    out.emplace_back(more.key(i), Value::from_json(more.at(i)));
   }
-  tools.fail(kExpected);
+  return out;
 }
 
 bool holds_chats(const std::vector<std::string>& files) {
@@ -257,11 +270,11 @@ TokenizedChat ChatReader::tokenized(const Json& row, const std::string& kind) co
 
 TokenizedChat ChatReader::rendered(const Json& row, const std::string& kind) const {
   const ChatMessages messages = messages_of(row, kind);
-  const Value tools = tools_of(row);
+  const TemplateVariables own = variables_of(row);
   if (options_.train_on_all) {
-    return tokenize_chat(*tokenizer_, {options_.chat_template->render(messages, false, tools), {}});
+    return tokenize_chat(*tokenizer_, {options_.chat_template->render(messages, false, own), {}});
   }
-  ChatText text = options_.chat_template->training_text(messages, tools);
+  ChatText text = options_.chat_template->training_text(messages, own);
   const size_t num_trained = std::min(text.assistant.size(), trained_answers(row, kind));
   text.assistant.erase(text.assistant.begin(),
                        text.assistant.end() - static_cast<ptrdiff_t>(num_trained));

@@ -29,9 +29,10 @@ ChatMessages read_messages(const Json& list);
 /// comes first, unless they begin with another one.
 ChatMessages with_system(const Json& row, ChatMessages messages);
 
-/// The function descriptions of a row for the template ("tools"): a list, or its JSON as a text, as
-/// tables of columns have it. None if the row has none. Throws Error(kFormat) for another value.
-jinja::Value tools_of(const Json& row);
+/// What a row gives its template: "tools", function descriptions as a list, or as its JSON in a
+/// text, which tables of columns have; and the members of "chat_template_kwargs", as
+/// {"enable_thinking": false}. Throws Error(kFormat) for values of another type.
+TemplateVariables variables_of(const Json& row);
 
 /// Reads one row of a file of conversations and tokenizes it:
 ///
@@ -41,10 +42,10 @@ jinja::Value tools_of(const Json& row);
 ///   messages
 ///   {"instruction": "...", "input": "...", "output": "..."}   input may be missing
 ///
-/// Each may have "system" and "tools": see with_system() and tools_of(). With a template, the third
-/// and fourth are a user message (instruction and input with a blank line between them) and the
-/// answer of the assistant; of a prompt that is a list, no answer is trained. Without a template,
-/// they are one text.
+/// Each may have "system", "tools" and "chat_template_kwargs": see with_system() and
+/// variables_of(). With a template, the third and fourth are a user message (instruction and input
+/// with a blank line between them) and the answer of the assistant; of a prompt that is a list, no
+/// answer is trained. Without a template, they are one text.
 class ChatReader {
  public:
   ChatReader(std::shared_ptr<const Tokenizer> tokenizer, ChatOptions options);

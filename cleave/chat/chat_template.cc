@@ -206,45 +206,47 @@ ChatTemplate::ChatTemplate(std::string text, const std::string& source, const To
       now_(now) {}
 
 jinja::Rendered ChatTemplate::rendered(const ChatMessages& messages, bool add_generation_prompt,
-                                       const Value& tools) const {
+                                       const TemplateVariables& own) const {
   auto variables = special_;
-  variables.emplace_back("messages", Value::list(messages));
-  variables.emplace_back("tools", tools);
+  variables.emplace_back("tools", Value(nullptr));
   variables.emplace_back("documents", Value(nullptr));
+  variables.insert(variables.end(), own.begin(), own.end());  // the last one of a name counts
+  variables.emplace_back("messages", Value::list(messages));
   variables.emplace_back("add_generation_prompt", Value(add_generation_prompt));
   return template_.render(variables, {.now = now_});
 }
 
 std::string ChatTemplate::render(const ChatMessages& messages, bool add_generation_prompt,
-                                 const Value& tools) const {
-  return rendered(messages, add_generation_prompt, tools).text;
+                                 const TemplateVariables& own) const {
+  return rendered(messages, add_generation_prompt, own).text;
 }
 
-ChatText ChatTemplate::training_text(const ChatMessages& messages, const Value& tools) const {
-  jinja::Rendered whole = rendered(messages, /*add_generation_prompt=*/false, tools);
+ChatText ChatTemplate::training_text(const ChatMessages& messages,
+                                     const TemplateVariables& own) const {
+  jinja::Rendered whole = rendered(messages, /*add_generation_prompt=*/false, own);
   if (template_.has_generation()) return {std::move(whole.text), std::move(whole.generated)};
   std::vector<ByteSpan> assistant;
   for (size_t i = 0; i < messages.size(); ++i) {
     if (message_text(messages[i], "role") != "assistant") continue;
-    assistant.push_back(part_of(messages, i, tools, whole.text));
+    assistant.push_back(part_of(messages, i, own, whole.text));
   }
   return {std::move(whole.text), std::move(assistant)};
 }
 
-ByteSpan ChatTemplate::part_of(const ChatMessages& messages, size_t i, const Value& tools,
+ByteSpan ChatTemplate::part_of(const ChatMessages& messages, size_t i, const TemplateVariables& own,
                                const std::string& whole) const {
   const ChatMessages before = first_of(messages, i);
   const ChatMessages up_to = first_of(messages, i + 1);
-  const std::string begin = render(before, /*add_generation_prompt=*/true, tools);
-  const std::string end = render(up_to, /*add_generation_prompt=*/false, tools);
+  const std::string begin = render(before, /*add_generation_prompt=*/true, own);
+  const std::string end = render(up_to, /*add_generation_prompt=*/false, own);
   const bool begins = whole.starts_with(begin);
   if (begins && end.starts_with(begin) && whole.starts_with(end)) return {begin.size(), end.size()};
   const std::string content = message_text(messages[i], "content");
   for (const ByteSpan& marked : contents_to_mark(content)) {
     const ChatMessages with_marks = with_content(messages, i, with_marks_at(content, marked));
-    const auto found = between_marks(render(with_marks, false, tools));
+    const auto found = between_marks(render(with_marks, false, own));
     if (!found || found->text != whole) continue;
-    const auto alone = between_marks(render(first_of(with_marks, i + 1), false, tools));
+    const auto alone = between_marks(render(first_of(with_marks, i + 1), false, own));
     if (!alone) continue;
     const auto rest = std::string_view(whole).substr(found->span.end);
     const auto end_of_turn =

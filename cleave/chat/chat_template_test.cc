@@ -1,5 +1,6 @@
 #include "cleave/chat/chat_template.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -303,6 +304,29 @@ TEST(ChatRows, Tools_AreShownByTheTemplate) {
     EXPECT_EQ(error.code(), Code::kFormat);
     EXPECT_THAT(error.what(), HasSubstr("expected a list of function descriptions")) << wrong;
   }
+}
+
+// As Qwen3: with "enable_thinking": false, the beginning of an answer has an empty reasoning, which
+// is then no part of the answer. Oracle: the text, written out; TRL passes these variables on.
+TEST(ChatRows, VariablesOfARow_AreThoseOfItsTemplate) {
+  const auto tokenizer = byte_tokenizer();
+  const auto thinks = std::make_shared<const ChatTemplate>(
+      made("{% for m in messages %}{{ m.role[0] + ':' }}{% if m.role == 'assistant' %}()"
+           "{% endif %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}a:"
+           "{% if enable_thinking is defined and not enable_thinking %}(){% endif %}{% endif %}"));
+  const auto answer = [&](const std::string& more) {
+    const Json row = Json::parse(str(R"({"prompt": "q", "completion": "b")", more, "}"), "f:1");
+    const TokenizedChat chat = ChatReader(tokenizer, {.chat_template = thinks}).read(row, "f");
+    EXPECT_EQ(tokenizer->decode(chat.ids), "u:qa:()b");
+    return std::count(chat.is_trained.begin(), chat.is_trained.end(), true);
+  };
+  EXPECT_EQ(answer(""), 3);
+  EXPECT_EQ(answer(R"(, "chat_template_kwargs": {"enable_thinking": true})"), 3);
+  EXPECT_EQ(answer(R"(, "chat_template_kwargs": {"enable_thinking": false, "messages": []})"), 1);
+  EXPECT_EQ(answer(R"(, "chat_template_kwargs": null)"), 3);
+  const Error error = thrown_by([&] { (void)answer(R"(, "chat_template_kwargs": [])"); });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_THAT(error.what(), HasSubstr("expected an object of variables"));
 }
 
 TEST(ChatRows, BadRows_AreRefusedWithTheirPlace) {

@@ -158,17 +158,17 @@ TokenizedPair PairReader::of_messages(const Json& row) const {
     rejected = messages_from(rejected, count);
   }
   prompt = with_system(row, std::move(prompt));
-  const jinja::Value tools = tools_of(row);
-  return {.chosen = rendered(prompt, chosen, tools), .rejected = rendered(prompt, rejected, tools)};
+  const TemplateVariables own = variables_of(row);
+  return {.chosen = rendered(prompt, chosen, own), .rejected = rendered(prompt, rejected, own)};
 }
 
 /// The answer is the text after that of the prompt with the beginning of an answer.
 TokenizedChat PairReader::rendered(const ChatMessages& prompt, const ChatMessages& answer,
-                                   const jinja::Value& tools) const {
+                                   const TemplateVariables& own) const {
   ChatMessages all = prompt;
   all.insert(all.end(), answer.begin(), answer.end());
-  const std::string before = chat_template_->render(prompt, true, tools);
-  const std::string text = chat_template_->render(all, false, tools);
+  const std::string before = chat_template_->render(prompt, true, own);
+  const std::string text = chat_template_->render(all, false, own);
   CLEAVE_CHECK(text.starts_with(before), Code::kFormat,
                "the chat template renders the prompt differently with an answer after it, so the "
                "answer's tokens are not known; give another --chat-template");
