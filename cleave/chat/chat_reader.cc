@@ -81,9 +81,12 @@ Value message_of(const Json& message) {
   std::vector<std::pair<Value, Value>> members;
   for (size_t i = 0; i < message.size(); ++i) {
     const Json value = message.at(i);
-    const bool is_content = message.key(i) == "content" && !value.is(Json::Type::kNull);
-    members.emplace_back(Value::text(message.key(i)),
-                         is_content ? Value::text(content_of(value)) : Value::from_json(value));
+    const bool is_content = message.key(i) == "content";
+    const bool is_null = value.is(Json::Type::kNull);
+    if (is_null && !is_content) continue;  // a table gives a message the keys of all others
+    members.emplace_back(Value::text(message.key(i)), is_content && !is_null
+                                                          ? Value::text(content_of(value))
+                                                          : Value::from_json(value));
   }
   // An assistant that calls tools may write no text.
   if (!message.has("content") && !message.has("tool_calls")) {
@@ -92,9 +95,24 @@ Value message_of(const Json& message) {
   return Value::dict(std::move(members));
 }
 
-/// The function descriptions that the template shows; none if the row has none.
+/// The function descriptions of a row; none if it has none.
 Value tools_of(const Json& row) {
-  return row.has("tools") ? Value::from_json(row.at("tools")) : Value(nullptr);
+  if (!row.has("tools")) return nullptr;
+  const Json tools = row.at("tools");
+  if (tools.is(Json::Type::kArray)) return Value::from_json(tools);
+  constexpr const char* kExpected =
+      "expected a list of function descriptions, or its JSON as a text";
+  if (!tools.is(Json::Type::kString)) tools.fail(kExpected);
+  const std::string& text = tools.as_string();
+  if (text.empty()) return nullptr;
+  try {
+    const Json list = Json::parse(text, "tools");
+    if (list.is(Json::Type::kArray)) return Value::from_json(list);
+    if (list.is(Json::Type::kNull)) return nullptr;
+  } catch (const Error&) {
+    tools.fail(kExpected);
+  }
+  tools.fail(kExpected);
 }
 
 /// The instruction, a blank line and the input.
@@ -121,15 +139,10 @@ ChatMessages question_and_answer(const Json& row, const std::string& kind) {
   return messages;
 }
 
-/// The messages of a row. It may have the system message as a text beside them.
+/// The messages of a row.
 ChatMessages messages_of(const Json& row, const std::string& kind) {
   const bool is_list = kind == "messages" || kind == "conversations";
-  ChatMessages messages = is_list ? read_messages(row.at(kind)) : question_and_answer(row, kind);
-  const std::string system = row.string_or("system", "");
-  if (!system.empty() && message_text(messages.front(), "role") != "system") {
-    messages.insert(messages.begin(), chat_message("system", system));
-  }
-  return messages;
+  return with_system(row, is_list ? read_messages(row.at(kind)) : question_and_answer(row, kind));
 }
 
 /// The number of answers that are trained, from the last on: of a prompt that is a list of
@@ -170,6 +183,27 @@ ChatMessages read_messages(const Json& list) {
   if (list.size() == 0) list.fail("expected at least one message");
   ChatMessages out;
   for (size_t i = 0; i < list.size(); ++i) out.push_back(message_of(list.at(i)));
+  return out;
+}
+
+ChatMessages with_system(const Json& row, ChatMessages messages) {
+  const std::string system = row.string_or("system", "");
+  const bool has_own = !messages.empty() && message_text(messages.front(), "role") == "system";
+  if (!system.empty() && !has_own) {
+    messages.insert(messages.begin(), chat_message("system", system));
+  }
+  return messages;
+}
+
+TemplateVariables variables_of(const Json& row) {
+  TemplateVariables out{{"tools", tools_of(row)}};
+  constexpr const char* kMore = "chat_template_kwargs";
+  if (!row.has(kMore)) return out;
+  const Json more = row.at(kMore);
+  if (!more.is(Json::Type::kObject)) more.fail("expected an object of variables for the template");
+  for (size_t i = 0; i < more.size(); ++i) {
+    out.emplace_back(more.key(i), Value::from_json(more.at(i)));
+  }
   return out;
 }
 
@@ -236,11 +270,11 @@ TokenizedChat ChatReader::tokenized(const Json& row, const std::string& kind) co
 
 TokenizedChat ChatReader::rendered(const Json& row, const std::string& kind) const {
   const ChatMessages messages = messages_of(row, kind);
-  const Value tools = tools_of(row);
+  const TemplateVariables own = variables_of(row);
   if (options_.train_on_all) {
-    return tokenize_chat(*tokenizer_, {options_.chat_template->render(messages, false, tools), {}});
+    return tokenize_chat(*tokenizer_, {options_.chat_template->render(messages, false, own), {}});
   }
-  ChatText text = options_.chat_template->training_text(messages, tools);
+  ChatText text = options_.chat_template->training_text(messages, own);
   const size_t num_trained = std::min(text.assistant.size(), trained_answers(row, kind));
   text.assistant.erase(text.assistant.begin(),
                        text.assistant.end() - static_cast<ptrdiff_t>(num_trained));

@@ -25,6 +25,15 @@ bool holds_chats(const std::vector<std::string>& files);
 /// of another form, an unknown role, or no messages.
 ChatMessages read_messages(const Json& list);
 
+/// The messages of a row, which may have the text of a system message beside them ("system"): it
+/// comes first, unless they begin with another one.
+ChatMessages with_system(const Json& row, ChatMessages messages);
+
+/// What a row gives its template: "tools", function descriptions as a list, or as its JSON in a
+/// text, which tables of columns have; and the members of "chat_template_kwargs", as
+/// {"enable_thinking": false}. Throws Error(kFormat) for values of another type.
+TemplateVariables variables_of(const Json& row);
+
 /// Reads one row of a file of conversations and tokenizes it:
 ///
 ///   {"messages": [{"role": "user", "content": "..."}, ...]}   content: a text, or a list of texts
@@ -33,10 +42,10 @@ ChatMessages read_messages(const Json& list);
 ///   messages
 ///   {"instruction": "...", "input": "...", "output": "..."}   input may be missing
 ///
-/// Each may have "system", the text of a first message, and "tools", a list of function
-/// descriptions for the template. With a template, the third and fourth are a user message
-/// (instruction and input with a blank line between them) and the answer of the assistant; of a
-/// prompt that is a list, no answer is trained. Without a template, they are one text.
+/// Each may have "system", "tools" and "chat_template_kwargs": see with_system() and
+/// variables_of(). With a template, the third and fourth are a user message (instruction and input
+/// with a blank line between them) and the answer of the assistant; of a prompt that is a list, no
+/// answer is trained. Without a template, they are one text.
 class ChatReader {
  public:
   ChatReader(std::shared_ptr<const Tokenizer> tokenizer, ChatOptions options);

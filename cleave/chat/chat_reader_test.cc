@@ -53,6 +53,27 @@ TEST(ChatReader, ToolCallsInChatMl_AreRefused) {
   EXPECT_THAT(error.what(), HasSubstr("refuses the messages: ChatML has no tool calls"));
 }
 
+// As Llama 3.1's template, which counts the calls of a message that has the key. A table with a
+// column for each key, such as one of `datasets`, writes null where a message lacks one.
+// Oracle: the same row without these keys; TRL's remove_none_values().
+TEST(ChatReader, KeysThatAreNull_AreMissing) {
+  const auto tokenizer = byte_tokenizer();
+  const auto counts_calls = std::make_shared<const ChatTemplate>(
+      "{% for m in messages %}{{ m.role }}{% if 'tool_calls' in m %}{{ m.tool_calls|length }}"
+      "{% endif %}={{ m.content }};{% endfor %}",
+      "test", *tokenizer, 0);
+  const auto text = [&](const std::string& user, const std::string& assistant) {
+    ChatReader reader(tokenizer, {.chat_template = counts_calls});
+    const std::string row = R"({"messages": [{"role": "user", "content": "u")" + user +
+                            R"(}, {"role": "assistant", "content": "a")" + assistant + "}]}";
+    return tokenizer->decode(reader.read(Json::parse(row, "f:1"), "f:1").ids);
+  };
+  const std::string null = R"(, "tool_calls": null, "name": null)";
+  EXPECT_EQ(text("", ""), "user=u;assistant=a;");
+  EXPECT_EQ(text(null, null), text("", ""));
+  EXPECT_EQ(text(null, R"(, "tool_calls": [{}])"), "user=u;assistant1=a;");
+}
+
 // Oracle: the same conversations as `messages`.
 TEST(ChatReader, ShareGptRows_AreTheSameMessages) {
   const std::string want = text_of(R"({"messages": [{"role": "system", "content": "s"},

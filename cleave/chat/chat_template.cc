@@ -103,6 +103,54 @@ std::optional<Unmarked> between_marks(std::string text) {
   return is_once ? std::optional(Unmarked{std::move(text), {begin, end}}) : std::nullopt;
 }
 
+const Value* member_of(const Value& value, std::string_view key) {
+  if (!value.is_dict()) return nullptr;
+  for (const auto& [name, member] : value.members()) {
+    if (name.is_text() && name.string() == key) return &member;
+  }
+  return nullptr;
+}
+
+/// The names of the functions that a message calls; none if a call has no name.
+std::vector<std::string> functions_called_by(const Value& message) {
+  const Value* calls = member_of(message, "tool_calls");
+  if (calls == nullptr || !calls->is_list()) return {};
+  std::vector<std::string> names;
+  for (const Value& call : calls->items()) {
+    const Value* function = member_of(call, "function");
+    const Value* name = member_of(function != nullptr ? *function : call, "name");
+    if (name == nullptr || !name->is_text() || name->string().empty()) return {};
+    names.push_back(name->string());
+  }
+  return names;
+}
+
+int64_t occurrences(std::string_view text, std::string_view wanted) {
+  int64_t count = 0;
+  for (size_t at = text.find(wanted); at != std::string_view::npos;
+       at = text.find(wanted, at + wanted.size())) {
+    ++count;
+  }
+  return count;
+}
+
+/// The bytes at the beginning of `rest` that are an answer which calls functions, if the template
+/// prints `alone` for an answer that ends the conversation, and elsewhere leaves out what comes
+/// before the calls (reasoning). Nothing if `rest` does not begin with all the calls.
+std::optional<size_t> calls_without_reasoning(std::string_view alone, std::string_view rest,
+                                              const std::vector<std::string>& functions) {
+  for (size_t begin = 0; begin < alone.size(); ++begin) {
+    const std::string_view kept = alone.substr(begin);
+    if (!rest.starts_with(kept)) continue;
+    const bool has_all =
+        std::all_of(functions.begin(), functions.end(), [&](const std::string& name) {
+          return occurrences(kept, name) >= std::count(functions.begin(), functions.end(), name);
+        });
+    return has_all && !functions.empty() ? std::optional(kept.size()) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
 /// The tokenizer's end token; empty if it has none.
 std::string end_token(const std::vector<std::pair<std::string, Value>>& special) {
   for (const auto& [name, token] : special) {
@@ -158,51 +206,60 @@ ChatTemplate::ChatTemplate(std::string text, const std::string& source, const To
       now_(now) {}
 
 jinja::Rendered ChatTemplate::rendered(const ChatMessages& messages, bool add_generation_prompt,
-                                       const Value& tools) const {
+                                       const TemplateVariables& own) const {
   auto variables = special_;
-  variables.emplace_back("messages", Value::list(messages));
-  variables.emplace_back("tools", tools);
+  variables.emplace_back("tools", Value(nullptr));
   variables.emplace_back("documents", Value(nullptr));
+  variables.insert(variables.end(), own.begin(), own.end());  // the last one of a name counts
+  variables.emplace_back("messages", Value::list(messages));
   variables.emplace_back("add_generation_prompt", Value(add_generation_prompt));
   return template_.render(variables, {.now = now_});
 }
 
 std::string ChatTemplate::render(const ChatMessages& messages, bool add_generation_prompt,
-                                 const Value& tools) const {
-  return rendered(messages, add_generation_prompt, tools).text;
+                                 const TemplateVariables& own) const {
+  return rendered(messages, add_generation_prompt, own).text;
 }
 
-ChatText ChatTemplate::training_text(const ChatMessages& messages, const Value& tools) const {
-  jinja::Rendered whole = rendered(messages, /*add_generation_prompt=*/false, tools);
+ChatText ChatTemplate::training_text(const ChatMessages& messages,
+                                     const TemplateVariables& own) const {
+  jinja::Rendered whole = rendered(messages, /*add_generation_prompt=*/false, own);
   if (template_.has_generation()) return {std::move(whole.text), std::move(whole.generated)};
   std::vector<ByteSpan> assistant;
   for (size_t i = 0; i < messages.size(); ++i) {
     if (message_text(messages[i], "role") != "assistant") continue;
-    assistant.push_back(part_of(messages, i, tools, whole.text));
+    assistant.push_back(part_of(messages, i, own, whole.text));
   }
   return {std::move(whole.text), std::move(assistant)};
 }
 
-ByteSpan ChatTemplate::part_of(const ChatMessages& messages, size_t i, const Value& tools,
+ByteSpan ChatTemplate::part_of(const ChatMessages& messages, size_t i, const TemplateVariables& own,
                                const std::string& whole) const {
   const ChatMessages before = first_of(messages, i);
   const ChatMessages up_to = first_of(messages, i + 1);
-  const std::string begin = render(before, /*add_generation_prompt=*/true, tools);
-  const std::string end = render(up_to, /*add_generation_prompt=*/false, tools);
+  const std::string begin = render(before, /*add_generation_prompt=*/true, own);
+  const std::string end = render(up_to, /*add_generation_prompt=*/false, own);
   const bool begins = whole.starts_with(begin);
   if (begins && end.starts_with(begin) && whole.starts_with(end)) return {begin.size(), end.size()};
   const std::string content = message_text(messages[i], "content");
   for (const ByteSpan& marked : contents_to_mark(content)) {
     const ChatMessages with_marks = with_content(messages, i, with_marks_at(content, marked));
-    const auto found = between_marks(render(with_marks, false, tools));
+    const auto found = between_marks(render(with_marks, false, own));
     if (!found || found->text != whole) continue;
-    const auto alone = between_marks(render(first_of(with_marks, i + 1), false, tools));
+    const auto alone = between_marks(render(first_of(with_marks, i + 1), false, own));
     if (!alone) continue;
     const auto rest = std::string_view(whole).substr(found->span.end);
     const auto end_of_turn =
         common_end(alone->text.substr(alone->span.end), rest, end_token(special_));
     if (!end_of_turn) continue;
     return {begins ? begin.size() : found->span.begin, found->span.end + *end_of_turn};
+  }
+  if (begins && end.starts_with(begin)) {
+    const auto at = static_cast<std::ptrdiff_t>(begin.size());
+    const auto count =
+        calls_without_reasoning({end.begin() + at, end.end()}, {whole.begin() + at, whole.end()},
+                                functions_called_by(messages[i]));
+    if (count) return {begin.size(), begin.size() + *count};
   }
   throw Error(Code::kFormat,
               str("the chat template does not show what the assistant wrote: the text up to "

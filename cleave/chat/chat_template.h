@@ -26,6 +26,9 @@ struct ChatText {
   std::vector<jinja::ByteSpan> assistant;
 };
 
+/// Variables of a conversation for a template, by name: "tools", "enable_thinking".
+using TemplateVariables = std::vector<std::pair<std::string, jinja::Value>>;
+
 /// The chat template of a model: renders messages as the text that the model reads. The result
 /// equals that of transformers' apply_chat_template without documents. Immutable.
 class ChatTemplate {
@@ -37,20 +40,20 @@ class ChatTemplate {
                std::time_t now);
 
   /// The text of the messages; with `add_generation_prompt` the beginning of an answer follows.
-  /// `tools`: a list of function descriptions, or none. Throws Error(kFormat) if the template fails
-  /// or refuses the messages.
+  /// `own`: what the template knows in addition. Throws Error(kFormat) if the template fails or
+  /// refuses the messages.
   [[nodiscard]] std::string render(const ChatMessages& messages, bool add_generation_prompt,
-                                   const jinja::Value& tools = jinja::Value(nullptr)) const;
+                                   const TemplateVariables& own = {}) const;
 
   /// The text of the messages with the parts that the assistant wrote, one per message: what the
   /// template's {% generation %} blocks print. A template without such blocks is rendered up to
   /// each assistant message: the message's part begins where the text of the messages before it,
   /// with the beginning of an answer, ends; it ends where the text up to the message ends. A
   /// template may render earlier answers otherwise than the last one (Qwen3 leaves out their
-  /// reasoning): the part is then found by marks around the message's content. Throws
-  /// Error(kFormat) if the content does not appear unchanged.
+  /// reasoning): the part is then found by marks around the message's content, or by its calls of
+  /// functions. Throws Error(kFormat) if the content does not appear unchanged.
   [[nodiscard]] ChatText training_text(const ChatMessages& messages,
-                                       const jinja::Value& tools = jinja::Value(nullptr)) const;
+                                       const TemplateVariables& own = {}) const;
 
   /// What the template prints after the text of an answer, without white space at its end, such as
   /// "<|im_end|>"; empty if nothing.
@@ -61,9 +64,10 @@ class ChatTemplate {
 
  private:
   [[nodiscard]] jinja::Rendered rendered(const ChatMessages& messages, bool add_generation_prompt,
-                                         const jinja::Value& tools) const;
+                                         const TemplateVariables& own) const;
   [[nodiscard]] jinja::ByteSpan part_of(const ChatMessages& messages, size_t i,
-                                        const jinja::Value& tools, const std::string& whole) const;
+                                        const TemplateVariables& own,
+                                        const std::string& whole) const;
 
   std::string text_;
   jinja::Template template_;

@@ -1,5 +1,6 @@
 #include "cleave/chat/chat_template.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -86,6 +87,51 @@ TEST(ChatTemplate, AnswersShownWithoutReasoning_AreFoundByTheirContent) {
             (std::vector<std::string>{"cd<end>\n", "cd<end>\n", "<think>f?</think>f<end>\n"}));
   // Not the users' cd.
   EXPECT_EQ(text.assistant[0].begin, std::string("<user>cd<end>\n<assistant>").size());
+}
+
+/// An answer that calls functions and writes no text, but perhaps reasoning.
+jinja::Value calling(const std::vector<std::string>& functions, const std::string& content = "") {
+  std::vector<jinja::Value> calls;
+  for (const std::string& name : functions) {
+    const jinja::Value function =
+        jinja::Value::dict({{jinja::Value::text("name"), jinja::Value::text(name)}});
+    calls.push_back(jinja::Value::dict({{jinja::Value::text("function"), function}}));
+  }
+  auto members = chat_message("assistant", content).members();
+  members.emplace_back(jinja::Value::text("tool_calls"), jinja::Value::list(std::move(calls)));
+  return jinja::Value::dict(std::move(members));
+}
+
+// Oracle: the text, written out.
+TEST(ChatTemplate, CallsShownWithoutReasoning_AreFoundByTheirFunctions) {
+  // As Qwen3: a line break divides the text of an answer from its calls.
+  const ChatTemplate hides = made(
+      "{% for m in messages %}{{ '<' + m.role + '>' }}"
+      "{% set parts = m.content.split('</think>') %}{% set answer = parts[-1].strip() %}"
+      "{% if m.role == 'assistant' and loop.last %}{{ (parts[0] if parts|length > 1 else '<think>')"
+      " + '</think>' }}{% endif %}{{ answer }}{% for c in m.tool_calls %}"
+      "{% if answer %}{{ '\n' }}{% endif %}{{ '[' + c.function.name + ']' }}{% endfor %}"
+      "{{ '<end>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}");
+  const ChatText text =
+      hides.training_text({chat_message("user", "u"), calling({"add", "add"}),
+                           chat_message("tool", "[add]"), calling({"sub"}, "<think>sub?</think>"),
+                           chat_message("tool", "t"), chat_message("assistant", "a")});
+  EXPECT_EQ(text.text,
+            "<user>u<end>\n<assistant>[add][add]<end>\n<tool>[add]<end>\n<assistant>[sub]<end>\n"
+            "<tool>t<end>\n<assistant><think></think>a<end>\n");
+  EXPECT_EQ(parts_of(text), (std::vector<std::string>{"[add][add]<end>\n", "[sub]<end>\n",
+                                                      "<think></think>a<end>\n"}));
+  EXPECT_EQ(text.assistant[0].begin, std::string("<user>u<end>\n<assistant>").size());
+
+  const ChatTemplate drops_calls = made(
+      "{% for m in messages %}{{ '<' + m.role + '>' + m.content }}{% if loop.last %}"
+      "{% for c in m.tool_calls %}{{ '[' + c.function.name + ']' }}{% endfor %}{% endif %}"
+      "{{ '<end>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}");
+  EXPECT_EQ(thrown_by([&] {
+              (void)drops_calls.training_text(
+                  {chat_message("user", "u"), calling({"add"}), chat_message("tool", "t")});
+            }).code(),
+            Code::kFormat);
 }
 
 TEST(ChatTemplate, PromptThatBeginsReasoning_IsNoPartOfTheAnswer) {
@@ -248,6 +294,39 @@ TEST(ChatRows, Tools_AreShownByTheTemplate) {
   };
   EXPECT_EQ(text(R"(, "tools": [{"name": "add"}])"), "addab");
   EXPECT_EQ(text(""), "-ab");
+  // Oracle: TRL, which parses a text.
+  EXPECT_EQ(text(R"(, "tools": "[{\"name\": \"add\"}]")"), "addab");
+  for (const char* none : {"null", "[]", R"("")", R"("[]")", R"("null")"}) {
+    EXPECT_EQ(text(str(R"(, "tools": )", none)), "-ab");
+  }
+  for (const char* wrong : {R"("add")", R"({"name": "add"})", R"("{}")", "1"}) {
+    const Error error = thrown_by([&] { (void)text(str(R"(, "tools": )", wrong)); });
+    EXPECT_EQ(error.code(), Code::kFormat);
+    EXPECT_THAT(error.what(), HasSubstr("expected a list of function descriptions")) << wrong;
+  }
+}
+
+// As Qwen3: with "enable_thinking": false, the beginning of an answer has an empty reasoning, which
+// is then no part of the answer. Oracle: the text, written out; TRL passes these variables on.
+TEST(ChatRows, VariablesOfARow_AreThoseOfItsTemplate) {
+  const auto tokenizer = byte_tokenizer();
+  const auto thinks = std::make_shared<const ChatTemplate>(
+      made("{% for m in messages %}{{ m.role[0] + ':' }}{% if m.role == 'assistant' %}()"
+           "{% endif %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}a:"
+           "{% if enable_thinking is defined and not enable_thinking %}(){% endif %}{% endif %}"));
+  const auto answer = [&](const std::string& more) {
+    const Json row = Json::parse(str(R"({"prompt": "q", "completion": "b")", more, "}"), "f:1");
+    const TokenizedChat chat = ChatReader(tokenizer, {.chat_template = thinks}).read(row, "f");
+    EXPECT_EQ(tokenizer->decode(chat.ids), "u:qa:()b");
+    return std::count(chat.is_trained.begin(), chat.is_trained.end(), true);
+  };
+  EXPECT_EQ(answer(""), 3);
+  EXPECT_EQ(answer(R"(, "chat_template_kwargs": {"enable_thinking": true})"), 3);
+  EXPECT_EQ(answer(R"(, "chat_template_kwargs": {"enable_thinking": false, "messages": []})"), 1);
+  EXPECT_EQ(answer(R"(, "chat_template_kwargs": null)"), 3);
+  const Error error = thrown_by([&] { (void)answer(R"(, "chat_template_kwargs": [])"); });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_THAT(error.what(), HasSubstr("expected an object of variables"));
 }
 
 TEST(ChatRows, BadRows_AreRefusedWithTheirPlace) {

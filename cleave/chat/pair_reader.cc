@@ -157,15 +157,18 @@ TokenizedPair PairReader::of_messages(const Json& row) const {
     chosen = messages_from(chosen, count);
     rejected = messages_from(rejected, count);
   }
-  return {.chosen = rendered(prompt, chosen), .rejected = rendered(prompt, rejected)};
+  prompt = with_system(row, std::move(prompt));
+  const TemplateVariables own = variables_of(row);
+  return {.chosen = rendered(prompt, chosen, own), .rejected = rendered(prompt, rejected, own)};
 }
 
 /// The answer is the text after that of the prompt with the beginning of an answer.
-TokenizedChat PairReader::rendered(const ChatMessages& prompt, const ChatMessages& answer) const {
+TokenizedChat PairReader::rendered(const ChatMessages& prompt, const ChatMessages& answer,
+                                   const TemplateVariables& own) const {
   ChatMessages all = prompt;
   all.insert(all.end(), answer.begin(), answer.end());
-  const std::string before = chat_template_->render(prompt, true);
-  const std::string text = chat_template_->render(all, false);
+  const std::string before = chat_template_->render(prompt, true, own);
+  const std::string text = chat_template_->render(all, false, own);
   CLEAVE_CHECK(text.starts_with(before), Code::kFormat,
                "the chat template renders the prompt differently with an answer after it, so the "
                "answer's tokens are not known; give another --chat-template");

@@ -29,7 +29,9 @@ bool holds_message_pairs(const std::vector<std::string>& files);
 ///   {"prompt": [..], "chosen": [..], "rejected": [..]}      lists of messages
 ///
 /// Without a prompt, it is what both answers begin with: the first messages that are equal, or the
-/// first characters. A prompt that is a text beside lists of messages is not used.
+/// first characters. A prompt that is a text beside lists of messages is not used. Messages may
+/// have "system", "tools" and "chat_template_kwargs" beside them: see with_system() and
+/// variables_of().
 class PairReader {
  public:
   /// `chat_template` may be null if no row has messages.
@@ -45,8 +47,8 @@ class PairReader {
   [[nodiscard]] TokenizedPair tokenized(const Json& row) const;
   [[nodiscard]] TokenizedPair of_texts(const Json& row) const;
   [[nodiscard]] TokenizedPair of_messages(const Json& row) const;
-  [[nodiscard]] TokenizedChat rendered(const ChatMessages& prompt,
-                                       const ChatMessages& answer) const;
+  [[nodiscard]] TokenizedChat rendered(const ChatMessages& prompt, const ChatMessages& answer,
+                                       const TemplateVariables& own) const;
 
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::shared_ptr<const ChatTemplate> chat_template_;

@@ -345,6 +345,7 @@ bool is_int4(const std::string& dtype) {
 ConvertReport write_int4(ConvertOptions options, const ModelFolder& from) {
   CLEAVE_CHECK(options.format == ModelFormat::kSafetensors, Code::kUsage, "dtype ", options.dtype,
                " is possible only in the format safetensors");
+  warn_of_lost_adapter(from, "--dtype " + options.dtype);
   const auto model = make_model(from.config);
   model->name_tree();
   const ModelTensors whole(from, *model, merged_dtype(options.dtype));

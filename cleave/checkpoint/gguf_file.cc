@@ -127,6 +127,7 @@ class GgufOutput {
   GgufOutput& operator=(const GgufOutput&) = delete;
 
   ConvertReport write() {
+    if (options_.dtype == kQ4) warn_of_lost_adapter(from_, "--dtype " + options_.dtype);
     const auto model = make_model(from_.config);
     const ModelTensors source(from_, *model, merged_dtype(options_.dtype));
     choose_tensors(source, *model);

@@ -8,6 +8,7 @@
 #include "cleave/checkpoint/gguf_tensors.h"
 #include "cleave/checkpoint/int4_tensors.h"
 #include "cleave/checkpoint/shard_files.h"
+#include "cleave/comm/bootstrap/first_rank.h"
 #include "cleave/format/safetensors.h"
 #include "cleave/format/torch_bin.h"
 #include "cleave/mesh/scalar_type.h"
@@ -99,6 +100,19 @@ std::unique_ptr<TensorSource> open_whole_tensors(const ModelFolder& folder,
   const bool has_own_names = has_whole_files(folder) && !folder.meta_names;
   if (has_own_names && folder.adapter.empty()) return open_model_files(folder);
   return std::make_unique<ModelTensors>(folder, *make_model(folder.config), merged);
+}
+
+void warn_of_lost_adapter(const ModelFolder& folder, const std::string& flag) {
+  if (folder.adapter.empty()) return;
+  const auto files = open_model_files(folder);
+  const std::vector<TensorInfo> tensors = files->list();
+  const bool has_4_bits = std::any_of(tensors.begin(), tensors.end(), [&](const TensorInfo& info) {
+    return files->int4_layout(info.name).has_value();
+  });
+  if (!has_4_bits) return;
+  log_warning_once(folder.weights_path(), " has matrices in 4 bits, and ", flag,
+                   " rounds their sums with the adapter to 4 bits again: small changes are lost; ",
+                   "give a wider --dtype");
 }
 
 std::optional<DType> merged_dtype(const std::string& dtype) {

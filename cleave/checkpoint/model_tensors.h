@@ -93,6 +93,11 @@ void require_all(const std::set<std::string>& missing, const std::set<std::strin
 std::unique_ptr<TensorSource> open_whole_tensors(const ModelFolder& folder,
                                                  std::optional<DType> merged = {});
 
+/// Warns that `flag` ("--dtype int4") rounds merged weights to 4 bits, if there is an adapter and
+/// the files have matrices in 4 bits already: the sum of such a weight and a small change is mostly
+/// rounded to the same weight again.
+void warn_of_lost_adapter(const ModelFolder& folder, const std::string& flag);
+
 /// The dtype in which `convert` merges weights that it writes as `dtype`, the value of its flag:
 /// that one, or fp32 if they become blocks of bits; nullopt for "", the files' dtype.
 std::optional<DType> merged_dtype(const std::string& dtype);

@@ -104,6 +104,27 @@ TEST_F(Pairs, Messages_HaveTheTextAfterThePromptAsAnswer) {
   EXPECT_EQ(refusal_of(common).code(), Code::kUsage);
 }
 
+// Oracle: the text of the template, written out. TRL gives it "tools" too.
+TEST_F(Pairs, SystemAndToolsBesideMessages_AreShownByTheTemplate) {
+  chat_template_ = std::make_shared<ChatTemplate>(
+      "{{ tools[0].name if tools else '-' }}{% for m in messages %}[{{ m.content }}]{% endfor %}",
+      "test", *byte_tokenizer(), kTrainingTime);
+  const auto text = [&](const std::string& more, const std::string& first = "") {
+    const Sample sample =
+        read(str(R"({"prompt": [)", first, R"({"role": "user", "content": "Q"}],)",
+                 R"("chosen": [{"role": "assistant", "content": "A"}],)",
+                 R"("rejected": [{"role": "assistant", "content": "B"}])", more, "}"))
+            ->sample(0);
+    EXPECT_EQ(answer(sample.labels), "[A]");
+    EXPECT_EQ(answer(sample.rejected_labels), "[B]");
+    return std::string(sample.rejected_ids.begin(), sample.rejected_ids.end());
+  };
+  EXPECT_EQ(text(""), "-[Q][B]");
+  EXPECT_EQ(text(R"(, "tools": [{"name": "add"}])"), "add[Q][B]");
+  EXPECT_EQ(text(R"(, "system": "S")"), "-[S][Q][B]");
+  EXPECT_EQ(text(R"(, "system": "S")", R"({"role": "system", "content": "T"},)"), "-[T][Q][B]");
+}
+
 // As rows whose prompt has another name: TRL trains on them without their prompt.
 TEST_F(Pairs, TextsThatBeginDifferentlyWithoutAPrompt_AreRefused) {
   const std::string answers = R"("chosen": "Yes", "rejected": "No"})";

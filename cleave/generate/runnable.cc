@@ -73,6 +73,13 @@ WeightForm stored_form(const ModelFolder& folder) {
   return WeightForm::kPlain;
 }
 
+/// The form without --dtype. With an adapter, matrices in 4 bits are read in int8: rounded to 4
+/// bits again, most sums would be the old weights.
+WeightForm default_form(const ModelFolder& folder) {
+  const WeightForm stored = stored_form(folder);
+  return stored == WeightForm::kPlain || folder.adapter.empty() ? stored : WeightForm::kInt8;
+}
+
 constexpr std::pair<std::string_view, WeightForm> kForms[] = {
     {"int8", WeightForm::kInt8}, {"int4", WeightForm::kInt4}, {"int4_sym", WeightForm::kInt4Sym}};
 
@@ -163,10 +170,13 @@ Runnable::Runnable(ModelFolder folder, const std::string& dtype, const std::stri
                    const std::vector<std::string>& tasks)
     : folder_(std::move(folder)),
       device_(device_of(device)),
-      form_(dtype.empty() && device_.is_cpu() ? stored_form(folder_) : weight_form(dtype)),
+      form_(dtype.empty() && device_.is_cpu() ? default_form(folder_) : weight_form(dtype)),
       dtype_(form_ == WeightForm::kPlain ? type_of(dtype, folder_) : at::kFloat) {
   CLEAVE_CHECK(form_ == WeightForm::kPlain || device_.is_cpu(), Code::kUsage, "--dtype ", dtype,
                " runs only on the CPU; give --device cpu, or another --dtype");
+  if (form_ == WeightForm::kInt4 || form_ == WeightForm::kInt4Sym) {
+    warn_of_lost_adapter(folder_, "--dtype " + dtype);
+  }
   // cuDNN makes a plan for every new number of keys, which takes longer than the attention.
   at::globalContext().setSDPUseCuDNN(false);
   const auto model = make_model(folder_.config);

@@ -204,6 +204,16 @@ bool copies_to_save(const TrainOptions& o) {
   return o.async_save && !is_only_last && device_of(o.device).is_cpu();
 }
 
+/// Refuses rows of ids that are longer than the model's positions, as `eval` does: rotary positions
+/// of type dynamic would change there. Texts are truncated to --seq-len.
+void check_sequences(const Dataset& data, const ModelFacts& facts, const char* flag) {
+  if (data.is_text()) return;
+  const int64_t longest = longest_sequence(data);
+  CLEAVE_CHECK(longest <= facts.max_positions, Code::kShape, flag, " has a sequence of ", longest,
+               " ids; the model has ", facts.max_positions,
+               " positions; shorten such rows, or leave them out");
+}
+
 /// Forecasts a step, and refuses a run on the CPU that does not fit into this host's memory.
 /// Trainer checks the memory of a GPU. A user's model may have operations that libtorch cannot run
 /// on the meta device. It is trained without a forecast.
@@ -540,6 +550,8 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
   if (!options.eval_data.empty()) {
     setup.eval_data = open_data(setup, options.eval_data, *model);
   }
+  check_sequences(*setup.data, model->facts(), "--data");
+  if (setup.eval_data) check_sequences(*setup.eval_data, model->facts(), "--eval-data");
   check_vocabulary(setup, model->facts());
   const auto rules = [&](const Dataset& data) {
     return batch_rules(*model, setup.tokenizer.get(), data.is_text(), options.seed);

@@ -78,6 +78,26 @@ TEST_F(Setup, WeightsWithoutATokenizer_TrainOnIdsOrOnBytesByRequest) {
   EXPECT_EQ(make_setup(bytes, 0).tokenizer->kind(), "bytes");
 }
 
+// Oracle: `eval`, which refuses them too. Rotary positions of type dynamic would change there.
+TEST_F(Setup, RowsLongerThanThePositions_AreRefused) {
+  constexpr size_t kPositions = 64;
+  const auto rows = [&](const std::string& name, size_t length) {
+    std::ofstream(folder_ / name) << nlohmann::json{{"input_ids", std::vector<int>(length, 3)}};
+  };
+  rows("most.jsonl", kPositions);
+  rows("more.jsonl", kPositions + 1);
+  (void)make_setup(options("m", "most.jsonl"), 0);
+  TrainOptions evaluates = options("m", "rows.jsonl");
+  evaluates.eval_data = {folder_ / "more.jsonl"};
+  for (const auto& [o, flag] :
+       {std::pair(options("m", "more.jsonl"), "--data"), std::pair(evaluates, "--eval-data")}) {
+    const Error error = thrown_by([&, wanted = o] { make_setup(wanted, 0); });
+    EXPECT_EQ(error.code(), Code::kShape);
+    EXPECT_THAT(error.what(),
+                HasSubstr(str(flag, " has a sequence of 65 ids; the model has 64 positions")));
+  }
+}
+
 TEST_F(Setup, NewModels_ReadBytes) {
   EXPECT_EQ(make_setup(options("sizes.json", "text.txt"), 0).tokenizer->kind(), "bytes");
   TrainOptions preset = options("m", "text.txt");
