@@ -15,7 +15,7 @@
 namespace cleave::cli {
 namespace {
 
-std::string quoted(std::string_view word) {
+std::string shell_word(std::string_view word) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./,:@%+";
   if (!word.empty() && word.find_first_not_of(kPlain) == std::string_view::npos) {
@@ -63,7 +63,7 @@ std::vector<std::string> process_args() {
 
 std::string shell_line(const std::vector<std::string>& words) {
   std::string line;
-  for (const std::string& word : words) line += (line.empty() ? "" : " ") + quoted(word);
+  for (const std::string& word : words) line += (line.empty() ? "" : " ") + shell_word(word);
   return line;
 }
 
