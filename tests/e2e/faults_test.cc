@@ -166,13 +166,12 @@ TEST(Faults, RestartsOfTheLauncher_EndWithTheBitsOfTheUnbrokenRun) {
 TEST(Faults, StartThatIsRefusedUnderTorchrun_IsRefusedWhenItIsRestarted) {
   const TempFolder folder;
   const std::string run = folder / "run";
-  ASSERT_EQ(run_with_deadline(train_tiny(run, {"--steps", "2"})).exit_code, 0);
+  ASSERT_EQ(run_cleave(train_tiny(run, {"--steps", "2"})).exit_code, 0);
   const auto start = [&](const std::string& restarts, const Words& more) {
     return run_cleave(
         train_tiny(run, more),
         {.environment = {"TORCHELASTIC_RUN_ID=none", "TORCHELASTIC_RESTART_COUNT=" + restarts,
-                         "RANK=0", "WORLD_SIZE=1", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=1"},
-         .deadline_s = kDeadlineS});
+                         "RANK=0", "WORLD_SIZE=1", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=1"}});
   };
   for (const char* restarts : {"0", "1", "2"}) {
     const RunResult ran = start(restarts, {"--steps", "9"});
@@ -191,7 +190,7 @@ TEST(Faults, StartThatIsRefusedUnderTorchrun_IsRefusedWhenItIsRestarted) {
 TEST(Faults, ModelFolderThatIsGone_IsNotNeededToResume) {
   const TempFolder folder;
   const std::string model = folder / "model", run = folder / "run", whole = folder / "whole";
-  ASSERT_EQ(run_with_deadline(train_tiny(model, {"--steps", "1"})).exit_code, 0);
+  ASSERT_EQ(run_cleave(train_tiny(model, {"--steps", "1"})).exit_code, 0);
   const Words flags{"--model", model, "--lr", "1e-2", "--steps"};
   const auto with = [&](const std::string& out, const Words& more) {
     Words words = train(out, flags);
@@ -199,16 +198,16 @@ TEST(Faults, ModelFolderThatIsGone_IsNotNeededToResume) {
     return words;
   };
   for (const std::string& out : {run, whole}) {
-    ASSERT_EQ(run_with_deadline(with(out, {"3"})).exit_code, 0);
+    ASSERT_EQ(run_cleave(with(out, {"3"})).exit_code, 0);
   }
-  ASSERT_EQ(run_with_deadline(with(whole, {"6", "--resume"})).exit_code, 0);
+  ASSERT_EQ(run_cleave(with(whole, {"6", "--resume"})).exit_code, 0);
   std::filesystem::remove_all(model);
-  const RunResult ran = run_with_deadline(with(run, {"6", "--resume"}));
+  const RunResult ran = run_cleave(with(run, {"6", "--resume"}));
   ASSERT_EQ(ran.exit_code, 0) << ran.err;
   ASSERT_EQ(metrics_of(run).size(), 6U);
   EXPECT_EQ(metrics_of(run).back()["loss"], metrics_of(whole).back()["loss"]);
   // A new run needs it.
-  EXPECT_EQ(run_with_deadline(with(folder / "new", {"3"})).exit_code, 5);
+  EXPECT_EQ(run_cleave(with(folder / "new", {"3"})).exit_code, 5);
 }
 
 TEST(Faults, SigintToTheLauncher_SavesAndEndsWith130) {

@@ -257,7 +257,7 @@ TEST(TrainProgram, StartThatFails_LeavesNothing) {
   EXPECT_TRUE(std::filesystem::exists(folder / "own/notes.txt"));
   // So does a link to a disk that is not mounted.
   std::filesystem::create_symlink(folder / "disk/run", folder / "link");
-  const RunResult linked = run_with_deadline(with_out(short_data, folder / "link"));
+  const RunResult linked = run_cleave(with_out(short_data, folder / "link"));
   EXPECT_EQ(linked.exit_code, 5);
   EXPECT_NE(linked.err.find("is a link to " + (folder / "disk/run").string() +
                             ", which is not there; make that folder, or mount its disk\n"),
