@@ -320,13 +320,13 @@ TEST(RunFolder, CheckpointThatCannotBeRead_IsSkippedForAnOlderOne) {
   write_atomic(folder / "latest", "step_00000002\n");
   { const RunFolder again(folder.path(), {one, one, one}); }
   EXPECT_EQ(newest_checkpoint(folder.path()), folder / "step_00000002");
-  // If no checkpoint can be read, the error is that of the disk.
+  // If none of those up to the named one can be read, the error is that of the disk.
   for (const char* step : {"step_00000001", "step_00000002"}) {
     make_unreadable(folder / step / "model.safetensors");
   }
   const Error error = thrown_by([&] { (void)newest_intact_checkpoint(folder.path()); });
   EXPECT_EQ(error.code(), Code::kIo);
-  EXPECT_THAT(error.what(), HasSubstr("step_00000003/model.safetensors: open failed"));
+  EXPECT_THAT(error.what(), HasSubstr("step_00000002/model.safetensors: open failed"));
 }
 
 // Oracle: one rank, which reads everything.

@@ -45,8 +45,8 @@ struct DictItem {
 };
 
 /// Writes a dict into the new folder `path`: KEY.safetensors with whole tensors for each state,
-/// values.json for the rest, and a manifest. The folder is created atomically, after missing folders
-/// above it.
+/// values.json for the rest, and a manifest. The folder is created atomically, after missing
+/// folders above it.
 ///
 /// Collective over all ranks; every rank passes the same keys and values. Throws Error(kUsage) for
 /// a duplicate key, a key that cannot name a file, a number that is not finite, or pipeline stages;

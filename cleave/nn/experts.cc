@@ -116,8 +116,8 @@ Tensor padded(const Tensor& part) {
   constexpr int64_t kFew = 32, kLeastStep = 8;
   const int64_t count = part.size(0);
   if (!part.is_cpu() || part.scalar_type() == at::kDouble || count <= kFew) return part;
-  const auto step = std::max(
-      kLeastStep, static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(count)) / 16));
+  const auto step =
+      std::max(kLeastStep, static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(count)) / 16));
   const int64_t missing = (step - count % step) % step;
   return missing == 0 ? part : at::constant_pad_nd(part, {0, 0, 0, missing});
 }
