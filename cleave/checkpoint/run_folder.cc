@@ -72,7 +72,7 @@ int64_t holder_in(const fs::path& run) {
 /// Refuses a folder in which this rank does not see the lock of rank 0: it is on another disk, and
 /// no checkpoint could be completed in it. Network disks may show a new file late.
 void require_shared(const fs::path& run, const Axis& world) {
-  constexpr double kLimitS = 5;
+  constexpr double kLimitS = 10;
   Tensor holder = at::tensor({world.rank() == 0 ? holder_in(run) : 0}, at::kLong);
   world.broadcast_(holder, 0, "run folder: is it shared");
   if (world.rank() == 0) return;

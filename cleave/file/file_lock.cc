@@ -74,6 +74,7 @@ FileLock::FileLock(const fs::path& folder) : FileLock(lock_file(folder)) {
   const std::string holder = str("pid ", ::getpid(), " on ", host_name());
   if (::ftruncate(file_.fd(), 0) != 0) throw_io(file_.path(), "ftruncate", errno);
   file_.write_at(0, std::as_bytes(std::span(holder)));
+  file_.sync();  // other hosts can read it now, also on a network disk
 }
 
 FileLock::~FileLock() {
