@@ -127,7 +127,7 @@ void GgufTensors::read_transposed(const GgufModelTensor& tensor, std::span<const
     }
     slice.dim = 1 - slice.dim;
   }
-  if (out.empty()) return;
+  if (out.empty() || num_rows == 0) return;
   std::vector<std::byte> block(out.size());
   file_.read_block(tensor.stored, stored, block);
   const auto item = static_cast<size_t>(item_bytes(tensor.dtype));

@@ -285,6 +285,26 @@ Int4Rows Int4Source::rounded_rows(const TensorInfo& info, bool is_transposed, Ra
   return to_int4(groups, bounds, has_mins_, info.name);
 }
 
+/// Adds the groups that the parts are in to `groups`, each once. Returns the place of each part's
+/// group among them.
+static std::vector<int64_t> places_in(std::vector<Range>& groups,
+                                      const std::vector<Int4Part>& parts) {
+  std::vector<int64_t> places;
+  places.reserve(parts.size());
+  int64_t num_groups = 0;
+  for (const Int4Part& part : parts) {
+    const bool is_new = groups.empty() || groups.back().end <= part.index;
+    if (is_new && !groups.empty() && groups.back().end == part.index) {
+      ++groups.back().end;
+    } else if (is_new) {
+      groups.push_back({part.index, part.index + 1});
+    }
+    if (is_new) ++num_groups;
+    places.push_back(num_groups - 1);
+  }
+  return places;
+}
+
 bool load_int4(Linear& layer, const TensorSource& files) {
   const Parameter& weight = *layer.weight();
   const auto layout = files.int4_layout(weight.name());
@@ -296,19 +316,8 @@ bool load_int4(Linear& layer, const TensorSource& files) {
   }
   Int4Block block;
   block.rows = layer.is_column_split() ? weight.ranges() : std::vector<Range>{{0, layout->rows}};
-  std::vector<int64_t> places;  // of the layer's groups in those of the block
-  int64_t num_groups = 0;
-  for (const Int4Part& part : int4_parts_of(layer)) {
-    std::vector<Range>& groups = block.groups;
-    const bool is_new = groups.empty() || groups.back().end <= part.index;
-    if (is_new && !groups.empty() && groups.back().end == part.index) {
-      ++groups.back().end;
-    } else if (is_new) {
-      groups.push_back({part.index, part.index + 1});
-    }
-    if (is_new) ++num_groups;
-    places.push_back(num_groups - 1);
-  }
+  const std::vector<int64_t> places = places_in(block.groups, int4_parts_of(layer));
+  const int64_t num_groups = places.empty() ? 0 : places.back() + 1;
   Int4Rows rows = memory_for(size_of(block.rows), num_groups, layout->has_mins);
   if (rows.codes.numel() > 0) read_rows(files, weight.name(), block, rows);
   if (static_cast<int64_t>(places.size()) > num_groups) {  // two ranges share a group

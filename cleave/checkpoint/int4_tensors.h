@@ -21,7 +21,7 @@ namespace cleave::inline checkpoint {
 // with the elements of Int4Layout.
 
 /// The tensors of such files under the names of the matrices, in fp32; other tensors as they are.
-class Int4Tensors : public ListedTensors<TensorInfo> {
+class Int4Tensors final : public ListedTensors<TensorInfo> {
  public:
   /// Whether the files have a matrix in 4 bits.
   static bool has_any(const TensorSource& files);

@@ -242,7 +242,7 @@ static bool is_chosen(const fs::path& run, const std::optional<fs::path>& named,
 }
 
 std::optional<fs::path> checkpoint_to_resume(const fs::path& run) {
-  const auto named = newest_checkpoint(run);
+  auto named = newest_checkpoint(run);
   const auto checkpoints = list_checkpoints(run);
   if (checkpoints.empty() || (named && checkpoints.back() == *named)) return named;
   const fs::path& last = checkpoints.back();

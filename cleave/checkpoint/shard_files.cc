@@ -197,28 +197,30 @@ ShardedTensors::ShardedTensors(const ShardFiles& files, const Json& config) : fi
                                 : fs::path(files.folder) / path.substr(0, slash);
     open_.emplace_back(File::open_read_below(folder, fs::path(path).filename().string()));
   }
-  for (int pp = 0; pp < files.pp; ++pp) {
-    // The order is that of the first rank's file; the others must have the same names.
-    std::vector<std::string> order;
-    std::map<std::string, std::vector<Shard>> shards;
-    for (int tp = 0; tp < files.tp; ++tp) {
-      const auto index = static_cast<size_t>(pp * files.tp + tp);
-      const SavedValue& saved = open_[index].value();
-      const SavedValue* inner = files.has_model_key ? saved.find("model") : nullptr;
-      const SavedValue& dict = inner != nullptr ? *inner : saved;
-      for (auto& [name, tensor] : state_dict_tensors(dict, open_[index].path())) {
-        if (tp == 0) order.push_back(name);
-        shards[name].push_back({index, std::move(tensor)});
-      }
+  for (int pp = 0; pp < files.pp; ++pp) add_stage(pp, planned);
+}
+
+void ShardedTensors::add_stage(int pp, const PlannedShards& planned) {
+  // The order is that of the first rank's file; the others must have the same names.
+  std::vector<std::string> order;
+  std::map<std::string, std::vector<Shard>> shards;
+  const auto num_tp = static_cast<size_t>(files_.tp);
+  for (size_t tp = 0; tp < num_tp; ++tp) {
+    const size_t index = static_cast<size_t>(pp) * num_tp + tp;
+    const SavedValue& saved = open_[index].value();
+    const SavedValue* inner = files_.has_model_key ? saved.find("model") : nullptr;
+    const SavedValue& dict = inner != nullptr ? *inner : saved;
+    for (auto& [name, tensor] : state_dict_tensors(dict, open_[index].path())) {
+      if (tp == 0) order.push_back(name);
+      shards[name].push_back({index, std::move(tensor)});
     }
-    for (const auto& [name, list] : shards) {
-      CLEAVE_CHECK(list.size() == static_cast<size_t>(files.tp), Code::kFormat, files.folder,
-                   ": tensor '", name, "' is in ", list.size(), " of the ", files.tp,
-                   " files of stage ", pp);
-    }
-    for (const std::string& name : order) {
-      if (find(name) == nullptr) add(joined(name, shards.at(name), planned));
-    }
+  }
+  for (const auto& [name, list] : shards) {
+    CLEAVE_CHECK(list.size() == num_tp, Code::kFormat, files_.folder, ": tensor '", name,
+                 "' is in ", list.size(), " of the ", num_tp, " files of stage ", pp);
+  }
+  for (const std::string& name : order) {
+    if (find(name) == nullptr) add(joined(name, shards.at(name), planned));
   }
 }
 
@@ -270,6 +272,16 @@ JoinedTensor ShardedTensors::joined(const std::string& name, const std::vector<S
   return tensor;
 }
 
+/// The elements of a dim of `size` that the slices have.
+static int64_t width_in(std::span<const Slice> slices, size_t dim, int64_t size) {
+  for (const Slice& slice : slices) {
+    if (static_cast<size_t>(slice.dim) != dim) continue;
+    size = 0;
+    for (const Range& range : slice.ranges) size += range.size();
+  }
+  return size;
+}
+
 void ShardedTensors::read_block(std::string_view name, std::span<const Slice> slices,
                                 std::span<std::byte> out) const {
   const JoinedTensor& tensor = at(name);
@@ -288,13 +300,7 @@ void ShardedTensors::read_block(std::string_view name, std::span<const Slice> sl
   size_t width = 0, inner = static_cast<size_t>(item_bytes(tensor.dtype));
   for (const Range& range : wanted) width += static_cast<size_t>(range.size());
   for (size_t dim = sharded + 1; dim < tensor.shape.size(); ++dim) {
-    int64_t size = tensor.shape[dim];
-    for (const Slice& slice : local) {
-      if (static_cast<size_t>(slice.dim) != dim) continue;
-      size = 0;
-      for (const Range& range : slice.ranges) size += range.size();
-    }
-    inner *= static_cast<size_t>(size);
+    inner *= static_cast<size_t>(width_in(local, dim, tensor.shape[dim]));
   }
   if (bytes == 0) return;
   const size_t outer = out.size() / (width * inner);

@@ -62,6 +62,7 @@ class ShardedTensors : public ListedTensors<JoinedTensor> {
  private:
   struct PlannedShards;
   struct Shard;
+  void add_stage(int pp, const PlannedShards& planned);
   [[nodiscard]] JoinedTensor joined(const std::string& name, const std::vector<Shard>& shards,
                                     const PlannedShards& planned) const;
 

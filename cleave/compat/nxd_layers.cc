@@ -145,7 +145,7 @@ Tensor ColumnParallelLinear::operator()(const Tensor& x) {
 }
 
 DTensor ColumnParallelLinear::forward(const DTensor& x, const Context& context) {
-  const DTensor y = Linear::forward(x, context);
+  DTensor y = Linear::forward(x, context);
   if (heads_.padded == nullptr || !y.is_split()) return y;
   const int64_t missing = heads_.padded->width(group_.rank()) - y.local().size(-1);
   return y.with(at::constant_pad_nd(y.local(), {0, missing}),
@@ -232,10 +232,10 @@ DTensor RowParallelLinear::forward(const DTensor& x, const Context& context) {
     const int64_t real = heads_.real->width(group_.rank());
     in = x.with(x.local().narrow(-1, 0, real), Shard{static_cast<int>(x.dim()) - 1, heads_.real});
   }
-  const DTensor y = Linear::forward(in, context);
+  DTensor y = Linear::forward(in, context);
   if (!skipped_bias_ || !y.is_split() || !options_.reduce_output) return y;
   // The caller adds the bias to the layer's output, so that layout determines its gradient.
-  const DTensor out = y.redistribute(*output_layout());
+  DTensor out = y.redistribute(*output_layout());
   skipped_bias_->used_in(out);
   return out;
 }

@@ -292,6 +292,7 @@ uint64_t disk_bytes(const std::vector<Piece>& pieces, const SafetensorsPlan& pla
   uint64_t bytes = plan.total_bytes();
   if (num_shards > 0) {
     std::vector<TensorInfo> infos;
+    infos.reserve(pieces.size());
     for (const Piece& piece : pieces) infos.push_back(piece.local_info());
     // No rank has larger shards than the first.
     bytes = static_cast<uint64_t>(num_shards) * TorchPlan(state_dict_of(infos)).total_bytes();
