@@ -163,7 +163,7 @@ TEST(Schedule, RanksThatWaitForEachOther_AreNamed) {
 TEST(Schedule, ActionLeftOutOrDoneTwice_IsFound) {
   Schedule lacks = schedule_of(ScheduleKind::k1F1B, 2, 1, 2);
   lacks.ranks[0].pop_back();
-  EXPECT_THAT(thrown_by([&] { check_schedule(lacks); }).what(), testing::HasSubstr("of the 4"));
+  EXPECT_THAT(thrown_by([&] { check_schedule(lacks); }).what(), testing::HasSubstr("has 3 of 4"));
   Schedule twice = schedule_of(ScheduleKind::k1F1B, 2, 1, 2);
   twice.ranks[1].push_back(twice.ranks[1].front());
   EXPECT_THAT(thrown_by([&] { check_schedule(twice); }).what(), testing::HasSubstr("done twice"));
