@@ -94,7 +94,7 @@ void Checkpointer::forget_best_of_other_data(const Json& saved, RunState& state)
   }
   state.early_stop.restore({});
   if (!is_first()) return;
-  log_warning("the evaluation data are others than those of the best evaluation, after step ", best,
+  log_warning("the evaluation data changed since the best evaluation, after step ", best,
               "; evaluations are compared from here on");
 }
 

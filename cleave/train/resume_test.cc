@@ -318,7 +318,7 @@ TEST(Resume, BestEvaluationOfOtherData_IsNotCompared) {
   TrainOptions again = resumed(o, 8);
   again.eval_data = {folder / "other.txt"};
   EXPECT_THAT(warnings_of(again),
-              HasSubstr("the evaluation data are others than those of the best"));
+              HasSubstr("the evaluation data changed since the best evaluation"));
   double best = INFINITY;
   int64_t best_step = 0;
   for (const StepMetrics& m : read_metrics(o.out + "/metrics.jsonl")) {
