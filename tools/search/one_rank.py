@@ -14,19 +14,22 @@ from runs import REFERENCE
 
 
 def check_averages(work, out):
-    """average * decay + weight * (1 - decay) after each step, from the weights after the first step on."""
+    """average * decay + weight * (1 - decay) after each update, from the weights after the first update on."""
     if "ema" not in work.case["math"] or work.dtype not in EXACT:
         return
     decay, average, unit = float(work.case["math"]["ema"]), {}, tolerance.UNIT[work.dtype]
     steps = sorted(name for name in os.listdir(out) if name.startswith("step_"))
+    updates, rows = 0, runs.metrics_of(out)
     for number, step in enumerate(steps, 1):
+        updates += runs.has_update(rows[number - 1])
+        kept = decay if runs.has_update(rows[number - 1]) else 1.0
         found = runs.tensors_in(os.path.join(out, step))
         for name, stored in found.items():
             if not name.startswith("optimizer.ema."):
                 continue
             weights = found[name.removeprefix("optimizer.ema.")]
-            before = average.get(name)
-            average[name] = [w if before is None else a * decay + w * (1 - decay) for a, w in zip(before or weights, weights)]
+            before = average[name] if updates > 1 else weights
+            average[name] = [a * kept + w * (1 - kept) for a, w in zip(before, weights)]
             # Each step rounds two products and a sum.
             bound = 4 * number * unit * max(map(abs, weights), default=0) + 1e-30
             off = tolerance.farthest(stored, average[name])

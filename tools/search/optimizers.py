@@ -60,13 +60,15 @@ def check_updates(work, out):
     rows = runs.metrics_of(out)
     steps = sorted(name for name in os.listdir(out) if re.fullmatch(r"step_\d+", name))
     for before, after in zip(steps, steps[1:]):
-        number = int(after.removeprefix("step_"))
-        if int(before.removeprefix("step_")) == number - 1:
-            check_update(work, number, rows[number - 1]["lr"], [os.path.join(out, folder) for folder in (before, after)])
+        step = int(after.removeprefix("step_"))
+        if int(before.removeprefix("step_")) == step - 1:
+            lr = rows[step - 1]["lr"] if runs.has_update(rows[step - 1]) else 0.0
+            number = max(1, sum(map(runs.has_update, rows[:step])))
+            check_update(work, number, lr, [os.path.join(out, folder) for folder in (before, after)])
 
 
 def check_update(work, number, lr, folders):
-    """The step `number` with the rate `lr`, between two checkpoints."""
+    """The update `number` with the rate `lr`, between two checkpoints."""
     flags, unit = work.case["math"], tolerance.UNIT[work.dtype]
     b1, b2 = (float(b) for b in str(flags.get("adam-betas", "0.9,0.95")).split(","))
     eps, is_adamw = float(flags.get("adam-eps", 1e-8)), flags.get("optimizer", "adamw") == "adamw"
@@ -85,4 +87,4 @@ def check_update(work, number, lr, folders):
             # A product and a sum for each of decay and step; about eight roundings of the step itself.
             bound = 4 * unit * (abs(w) + abs(got)) + 16 * unit * abs(step) + 1e-30
             if not abs(got - wanted) <= bound:
-                raise Failure("update", f"step {number}: {weight}[{place}] is {got}, {wanted} by its definition (bound {bound:.3g})")
+                raise Failure("update", f"{os.path.basename(folders[1])}: {weight}[{place}] is {got}, {wanted} by its definition (bound {bound:.3g})")

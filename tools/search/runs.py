@@ -118,6 +118,11 @@ def metrics_of(out):
         return [json.loads(line) for line in file]
 
 
+def has_update(row):
+    """Whether weights changed in the step of these metrics, in a dtype other than fp16: a batch without labels changes none."""
+    return row["grad_norm"] is not None
+
+
 def checkpoint_of(out):
     with open(os.path.join(out, "latest"), encoding="ascii") as file:
         return os.path.join(out, file.read().strip())
