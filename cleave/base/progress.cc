@@ -54,7 +54,7 @@ std::string duration_text(double seconds) {
 }
 
 std::string count_text(double count) {
-  constexpr std::array<std::string_view, 4> kSuffixes{"", "k", "M", "G"};
+  constexpr std::array<std::string_view, 5> kSuffixes{"", "k", "M", "B", "T"};
   size_t suffix = 0;
   while (count >= 999.5 && suffix + 1 < kSuffixes.size()) {
     count /= 1000;

@@ -65,7 +65,7 @@ class Progress {
 /// "1.5ms", "420ms", "4.2s", "1m 05s", "2h 03m".
 std::string duration_text(double seconds);
 
-/// "512", "12.3k", "4.56M".
+/// "512", "12.3k", "4.56M", "8.03B", "1.00T".
 std::string count_text(double count);
 
 }  // namespace cleave::inline base

@@ -49,7 +49,9 @@ TEST(CountText, EachRange_ThreeDigits) {
   EXPECT_EQ(count_text(999.6), "1.00k");
   EXPECT_EQ(count_text(12345), "12.3k");
   EXPECT_EQ(count_text(4.56e6), "4.56M");
-  EXPECT_EQ(count_text(7e12), "7000G");
+  EXPECT_EQ(count_text(8.03e9), "8.03B");
+  EXPECT_EQ(count_text(7e12), "7.00T");
+  EXPECT_EQ(count_text(7e15), "7000T");
 }
 
 TEST(Progress, OnAPipe_OneLineEveryTenSecondsAndOneAtTheEnd) {

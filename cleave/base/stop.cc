@@ -5,22 +5,23 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <iterator>
 #include <string_view>
 #include <unistd.h>
 
-#include "cleave/base/error.h"
-
 namespace cleave::inline base {
 namespace {
 
-constexpr int kSignals[] = {SIGINT, SIGTERM};
+constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
-static_assert(std::atomic<int64_t>::is_always_lock_free, "signal handlers need lock-free atomics");
+static_assert(std::atomic<int64_t>::is_always_lock_free &&
+                  std::atomic<const char*>::is_always_lock_free,
+              "signal handlers need lock-free atomics");
 std::atomic<int> first_signal{0};
-std::atomic<bool> installed{false};
-std::atomic<bool> answers{false};                      // Ctrl-C, on stderr
+std::atomic<int> num_objects{0};
+std::atomic<const char*> answer_to_ctrl_c{nullptr};    // on stderr; null: none
 std::atomic<int64_t> seen_at_ms[std::size(kSignals)];  // time of the first of each; 0: none yet
 struct sigaction previous[std::size(kSignals)];
 
@@ -37,11 +38,11 @@ extern "C" void on_stop_signal(int signal) {
     int64_t before = 0;
     const int64_t now = now_ms();
     const bool is_first = seen_at_ms[i].compare_exchange_strong(before, now);
-    if (!is_first && now - before > kSameSignal.count()) _exit(128 + signal);
-    if (is_first && signal == SIGINT && answers) {
-      constexpr char kAnswer[] =
-          "\ncleave: stopping after this step; press Ctrl-C again to stop immediately\n";
-      (void)!::write(STDERR_FILENO, kAnswer, sizeof(kAnswer) - 1);
+    const bool is_again = !is_first && now - before > kSameSignal.count();
+    if (is_again && signal != SIGHUP) _exit(128 + signal);
+    const char* answer = answer_to_ctrl_c;
+    if (is_first && signal == SIGINT && answer != nullptr) {
+      (void)!::write(STDERR_FILENO, answer, strlen(answer));
     }
   }
   int none = 0;
@@ -50,25 +51,29 @@ extern "C" void on_stop_signal(int signal) {
 
 }  // namespace
 
-StopSignal::StopSignal() {
-  if (installed.exchange(true)) CLEAVE_BUG("two StopSignals at the same time");
+StopSignal::StopSignal(const char* answer) {
+  if (num_objects++ > 0) return;
   first_signal = 0;
   // A step may take minutes. Other ranks of a launcher would repeat the answer.
   const char* rank = std::getenv("RANK");  // NOLINT(concurrency-mt-unsafe)
-  answers = isatty(STDERR_FILENO) == 1 && (rank == nullptr || std::string_view(rank) == "0");
+  const bool is_shown =
+      isatty(STDERR_FILENO) == 1 && (rank == nullptr || std::string_view(rank) == "0");
+  answer_to_ctrl_c = is_shown ? answer : nullptr;
   for (size_t i = 0; i < std::size(kSignals); ++i) {
     seen_at_ms[i] = 0;
+    sigaction(kSignals[i], nullptr, &previous[i]);
+    if (kSignals[i] == SIGHUP && previous[i].sa_handler == SIG_IGN) continue;  // nohup
     struct sigaction action = {};
     action.sa_handler = on_stop_signal;
     action.sa_flags = SA_RESTART;  // interrupted reads and writes continue
-    sigaction(kSignals[i], &action, &previous[i]);
+    sigaction(kSignals[i], &action, nullptr);
   }
 }
 
 StopSignal::~StopSignal() {
+  if (--num_objects > 0) return;
   for (size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &previous[i], nullptr);
   first_signal = 0;
-  installed = false;
 }
 
 int StopSignal::pending() {

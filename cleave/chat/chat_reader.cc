@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <limits>
 #include <span>
 
 #include "cleave/base/error.h"
@@ -145,18 +144,6 @@ ChatMessages messages_of(const Json& row, const std::string& kind) {
   return with_system(row, is_list ? read_messages(row.at(kind)) : question_and_answer(row, kind));
 }
 
-/// The number of answers that are trained, from the last on: of a prompt that is a list of
-/// messages, only the completion's.
-size_t trained_answers(const Json& row, const std::string& kind) {
-  if (kind != "prompt" || !row.at("completion").is(Json::Type::kArray)) {
-    return std::numeric_limits<size_t>::max();
-  }
-  const ChatMessages completion = read_messages(row.at("completion"));
-  return static_cast<size_t>(std::count_if(
-      completion.begin(), completion.end(),
-      [](const Value& message) { return message_text(message, "role") == "assistant"; }));
-}
-
 /// Whether the first row of a file is a conversation.
 bool begins_with_chat(const std::string& path) {
   const bool named_jsonl = std::filesystem::path(path).extension() == ".jsonl";
@@ -275,9 +262,13 @@ TokenizedChat ChatReader::rendered(const Json& row, const std::string& kind) con
     return tokenize_chat(*tokenizer_, {options_.chat_template->render(messages, false, own), {}});
   }
   ChatText text = options_.chat_template->training_text(messages, own);
-  const size_t num_trained = std::min(text.assistant.size(), trained_answers(row, kind));
-  text.assistant.erase(text.assistant.begin(),
-                       text.assistant.end() - static_cast<ptrdiff_t>(num_trained));
+  if (kind == "prompt" && row.at("prompt").is(Json::Type::kArray)) {
+    const ChatMessages prompt = with_system(row, read_messages(row.at("prompt")));
+    const size_t count =
+        std::min(text.assistant.size(), options_.chat_template->num_parts(prompt, own));
+    text.assistant.erase(text.assistant.begin(),
+                         text.assistant.begin() + static_cast<ptrdiff_t>(count));
+  }
   return tokenize_chat(*tokenizer_, text);
 }
 

@@ -107,6 +107,37 @@ TEST(ChatReader, ShareGptRowOfAnotherForm_IsRefusedWithWhatIsExpected) {
               HasSubstr("no chat template, which \"conversations\" need; give --chat-template"));
 }
 
+// As Nemotron's and Phi-3's templates with {% generation %} blocks: two for a message with
+// reasoning, and one after all messages.
+TEST(ChatReader, CompletionInATemplateWithSeveralBlocksForAMessage_IsTrainedAsAWhole) {
+  const auto tokenizer = byte_tokenizer();
+  const auto blocks = std::make_shared<const ChatTemplate>(
+      "{% for m in messages %}{% if m.role == 'assistant' %}<a>{% if m.reasoning %}"
+      "{% generation %}({{ m.reasoning }}){% endgeneration %}{% endif %}"
+      "{% generation %}{{ m.content }}{% endgeneration %}{% else %}<u>{{ m.content }}{% endif %}"
+      "{% endfor %}{% if add_generation_prompt %}<a>{% else %}"
+      "{% generation %};{% endgeneration %}{% endif %}",
+      "test", *tokenizer, 0);
+  ChatReader reader(tokenizer, {.chat_template = blocks});
+  const auto trained = [&](const std::string& row) {
+    const TokenizedChat chat = reader.read(Json::parse(row, "f:1"), "f:1");
+    std::vector<int64_t> ids;
+    for (size_t i = 0; i < chat.ids.size(); ++i) {
+      if (chat.is_trained[i]) ids.push_back(chat.ids[i]);
+    }
+    return tokenizer->decode(ids);
+  };
+  const std::string answer = R"({"role": "assistant", "content": "c", "reasoning": "r"})";
+  const auto user = [](const char* text) {
+    return str(R"({"role": "user", "content": ")", text, R"("})");
+  };
+  EXPECT_EQ(trained(str(R"({"prompt": [)", user("u"), R"(], "completion": [)", answer, "]}")),
+            "(r)c;");
+  EXPECT_EQ(trained(str(R"({"prompt": [)", user("u"), ",", answer, ",", user("v"),
+                        R"(], "completion": [{"role": "assistant", "content": "d"}]})")),
+            "d;");
+}
+
 TEST(ChatReader, EmptyCompletionWithoutATemplate_IsRefused) {
   ChatReader reader(byte_tokenizer(), {});
   const Json row = Json::parse(R"({"prompt": "a", "completion": ""})", "f:1");

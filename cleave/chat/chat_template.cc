@@ -233,13 +233,34 @@ ChatText ChatTemplate::training_text(const ChatMessages& messages,
   return {std::move(whole.text), std::move(assistant)};
 }
 
+size_t ChatTemplate::num_parts(const ChatMessages& first, const TemplateVariables& own) const {
+  const auto answers = std::count_if(first.begin(), first.end(), [](const Value& message) {
+    return message_text(message, "role") == "assistant";
+  });
+  if (answers == 0 || !template_.has_generation()) return static_cast<size_t>(answers);
+  // With the beginning of an answer, so that a block after all messages (Phi-3's end token) is not
+  // counted.
+  return rendered(first, /*add_generation_prompt=*/true, own).generated.size();
+}
+
+std::optional<std::string> ChatTemplate::text_before_answer(const ChatMessages& before,
+                                                            const TemplateVariables& own) const {
+  try {
+    return render(before, /*add_generation_prompt=*/true, own);
+  } catch (const Error&) {
+    if (!before.empty()) throw;
+    return std::nullopt;  // templates of Llama 3 and Qwen3 read the first message
+  }
+}
+
 ByteSpan ChatTemplate::part_of(const ChatMessages& messages, size_t i, const TemplateVariables& own,
                                const std::string& whole) const {
   const ChatMessages before = first_of(messages, i);
   const ChatMessages up_to = first_of(messages, i + 1);
-  const std::string begin = render(before, /*add_generation_prompt=*/true, own);
+  const auto before_answer = text_before_answer(before, own);
+  const std::string begin = before_answer.value_or("");
   const std::string end = render(up_to, /*add_generation_prompt=*/false, own);
-  const bool begins = whole.starts_with(begin);
+  const bool begins = before_answer && whole.starts_with(begin);
   if (begins && end.starts_with(begin) && whole.starts_with(end)) return {begin.size(), end.size()};
   const std::string content = message_text(messages[i], "content");
   for (const ByteSpan& marked : contents_to_mark(content)) {
@@ -262,12 +283,9 @@ ByteSpan ChatTemplate::part_of(const ChatMessages& messages, size_t i, const Tem
     if (count) return {begin.size(), begin.size() + *count};
   }
   throw Error(Code::kFormat,
-              str("the chat template does not show what the assistant wrote: the text up to "
-                  "message ",
-                  i + 1,
-                  " is not the beginning of the whole text, which does not contain the message's "
-                  "content unchanged; give a template with {% generation %} blocks with "
-                  "--chat-template, or --train-on all"));
+              str("the chat template changes or drops a part of message ", i + 1,
+                  ", so the tokens of the answer cannot be found; give --chat-template a template "
+                  "with {% generation %} blocks, or --train-on all"));
 }
 
 std::string ChatTemplate::turn_end() const {

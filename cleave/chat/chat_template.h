@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <ctime>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,15 +46,20 @@ class ChatTemplate {
   [[nodiscard]] std::string render(const ChatMessages& messages, bool add_generation_prompt,
                                    const TemplateVariables& own = {}) const;
 
-  /// The text of the messages with the parts that the assistant wrote, one per message: what the
-  /// template's {% generation %} blocks print. A template without such blocks is rendered up to
-  /// each assistant message: the message's part begins where the text of the messages before it,
-  /// with the beginning of an answer, ends; it ends where the text up to the message ends. A
-  /// template may render earlier answers otherwise than the last one (Qwen3 leaves out their
-  /// reasoning): the part is then found by marks around the message's content, or by its calls of
-  /// functions. Throws Error(kFormat) if the content does not appear unchanged.
+  /// The text of the messages with the parts that the assistant wrote: what the template's
+  /// {% generation %} blocks print, several for a message in some templates. A template without
+  /// such blocks is rendered up to each assistant message: the message's one part begins where the
+  /// text of the messages before it, with the beginning of an answer, ends; it ends where the text
+  /// up to the message ends. A template may render earlier answers otherwise than the last one
+  /// (Qwen3 leaves out their reasoning): the part is then found by marks around the message's
+  /// content, or by its calls of functions. Throws Error(kFormat) if the content does not appear
+  /// unchanged.
   [[nodiscard]] ChatText training_text(const ChatMessages& messages,
                                        const TemplateVariables& own = {}) const;
+
+  /// How many of the parts in training_text() of a conversation are of its first messages.
+  [[nodiscard]] size_t num_parts(const ChatMessages& first,
+                                 const TemplateVariables& own = {}) const;
 
   /// What the template prints after the text of an answer, without white space at its end, such as
   /// "<|im_end|>"; empty if nothing.
@@ -65,6 +71,10 @@ class ChatTemplate {
  private:
   [[nodiscard]] jinja::Rendered rendered(const ChatMessages& messages, bool add_generation_prompt,
                                          const TemplateVariables& own) const;
+  /// The text that an answer after these messages begins with; nullopt if there are no messages and
+  /// the template needs one.
+  [[nodiscard]] std::optional<std::string> text_before_answer(const ChatMessages& before,
+                                                              const TemplateVariables& own) const;
   [[nodiscard]] jinja::ByteSpan part_of(const ChatMessages& messages, size_t i,
                                         const TemplateVariables& own,
                                         const std::string& whole) const;

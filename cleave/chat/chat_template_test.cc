@@ -146,12 +146,25 @@ TEST(ChatTemplate, PromptThatBeginsReasoning_IsNoPartOfTheAnswer) {
             (std::vector<std::string>{"c;", "d;"}));
 }
 
+// As the templates of Llama 3.1 and Qwen3. Conversations of ShareGPT often begin with an answer.
+TEST(ChatTemplate, AnswerBeforeAnyQuestion_IsFoundWhereTheTemplateReadsTheFirstMessage) {
+  const ChatTemplate reads_first = made(
+      "{% if messages[0].role == 'system' %}<s>{% endif %}{% for m in messages %}"
+      "<{{ m.role }}>{{ m.content }}<end>{% endfor %}"
+      "{% if add_generation_prompt %}<assistant>{% endif %}");
+  const ChatText text = reads_first.training_text(
+      {chat_message("assistant", "ab"), chat_message("user", "e"), chat_message("assistant", "f")});
+  EXPECT_EQ(text.text, "<assistant>ab<end><user>e<end><assistant>f<end>");
+  EXPECT_EQ(parts_of(text), (std::vector<std::string>{"ab<end>", "f<end>"}));
+}
+
 TEST(ChatTemplate, AnswersThatTheTemplateChanges_AreRefused) {
   const ChatTemplate changing = made(
       "{% for m in messages %}{% if loop.last %}!{% endif %}{{ m.content | upper }}{% endfor %}");
   const Error error = thrown_by([&] { (void)changing.training_text(kChat); });
   EXPECT_EQ(error.code(), Code::kFormat);
-  EXPECT_THAT(error.what(), HasSubstr("up to message 2 is not the beginning of the whole text"));
+  EXPECT_THAT(error.what(),
+              HasSubstr("changes or drops a part of message 2, so the tokens of the answer"));
 }
 
 TEST(ChatTemplate, EndTokenAfterAllMessages_EndsOnlyTheLastAnswer) {
@@ -224,6 +237,67 @@ TEST(ChatTokens, TokensAcrossTheBorder_BelongToTheAssistant) {
     for (size_t i = 0; i < ids.size(); ++i) {
       const size_t end = tokenizer->decode(std::span(ids).first(i + 1)).size();
       EXPECT_EQ(chat.is_trained[i], end > begin) << begin << ", token " << i;
+    }
+  }
+}
+
+/// Counts the bytes that another tokenizer encodes.
+class CountedTokenizer final : public Tokenizer {
+ public:
+  explicit CountedTokenizer(std::shared_ptr<const Tokenizer> inner) : inner_(std::move(inner)) {}
+  [[nodiscard]] int64_t vocab_size() const override { return inner_->vocab_size(); }
+  [[nodiscard]] std::optional<std::string> token(int64_t id) const override {
+    return inner_->token(id);
+  }
+  [[nodiscard]] std::optional<int64_t> id_of(std::string_view token) const override {
+    return inner_->id_of(token);
+  }
+  [[nodiscard]] bool is_special(int64_t id) const override { return inner_->is_special(id); }
+  [[nodiscard]] size_t num_bytes() const { return num_bytes_; }
+
+ protected:
+  [[nodiscard]] std::vector<int64_t> encode_text(std::string_view text, bool parse) const override {
+    num_bytes_ += text.size();
+    return inner_->encode(text, {.add_special = false, .parse_special = parse});
+  }
+  [[nodiscard]] std::string decode_ids(std::span<const int64_t> ids) const override {
+    return inner_->decode(ids);
+  }
+
+ private:
+  std::shared_ptr<const Tokenizer> inner_;
+  mutable size_t num_bytes_ = 0;
+};
+
+// Every byte is encoded once with the whole text, and a few times to find the tokens of the answers
+// around it, not again for every later answer. With special tokens also where some answers begin or
+// end within a token or after a space.
+TEST(ChatTokens, ManyTurns_AreEachTokenizedAFewTimes) {
+  for (const std::string end_of_turn : {"<|endoftext|>", "\n"}) {
+    const CountedTokenizer tokenizer(
+        load_tokenizer(test::source_file("tests/golden/tokenizer/small/gpt2")));
+    ChatText chat;
+    for (size_t turn = 0; turn < 90; ++turn) {
+      const size_t kind = end_of_turn == "\n" ? 0 : turn % 10;
+      chat.text += str("user: is there ", turn, "?", end_of_turn, "assistant:");
+      const size_t begin = chat.text.size() - (kind == 3 ? 2 : 0);
+      chat.text += str(" there are ", turn % 7, " answers", kind == 5 ? " " : "");
+      if (turn % 2 == 0) chat.text += end_of_turn;
+      chat.assistant.push_back({begin, chat.text.size() - (kind == 7 ? 3 : 0)});
+      if (turn % 2 != 0) chat.text += end_of_turn;
+    }
+    const TokenizedChat got = tokenize_chat(tokenizer, chat);
+    EXPECT_LE(tokenizer.num_bytes(), 6 * chat.text.size());
+    // Oracle: where each token begins, from the text of the tokens before it.
+    ASSERT_EQ(tokenizer.decode(got.ids), chat.text);
+    size_t begin = 0;
+    for (size_t i = 0; i < got.ids.size(); ++i) {
+      const size_t end = tokenizer.decode(std::span(got.ids).first(i + 1)).size();
+      const bool is_trained = std::any_of(
+          chat.assistant.begin(), chat.assistant.end(),
+          [&](const jinja::ByteSpan& part) { return begin < part.end && part.begin < end; });
+      EXPECT_EQ(got.is_trained[i], is_trained) << "token " << i;
+      begin = end;
     }
   }
 }

@@ -162,17 +162,25 @@ TokenizedPair PairReader::of_messages(const Json& row) const {
   return {.chosen = rendered(prompt, chosen, own), .rejected = rendered(prompt, rejected, own)};
 }
 
-/// The answer is the text after that of the prompt with the beginning of an answer.
+/// The answer is the text after that of the prompt with the beginning of an answer. A template may
+/// begin an answer with text that a finished answer does not have, such as DeepSeek R1's "<think>":
+/// then it begins where training on chats finds it.
 TokenizedChat PairReader::rendered(const ChatMessages& prompt, const ChatMessages& answer,
                                    const TemplateVariables& own) const {
   ChatMessages all = prompt;
   all.insert(all.end(), answer.begin(), answer.end());
   const std::string before = chat_template_->render(prompt, true, own);
   const std::string text = chat_template_->render(all, false, own);
-  CLEAVE_CHECK(text.starts_with(before), Code::kFormat,
-               "the chat template renders the prompt differently with an answer after it, so the "
-               "answer's tokens are not known; give another --chat-template");
-  return tokenize_chat(*tokenizer_, {text, {{before.size(), text.size()}}});
+  size_t begin = before.size();
+  if (!text.starts_with(before)) {
+    const ChatText parts = chat_template_->training_text(all, own);
+    const size_t first = chat_template_->num_parts(prompt, own);
+    CLEAVE_CHECK(first < parts.assistant.size(), Code::kFormat,
+                 "the chat template renders the prompt differently with an answer after it, so the "
+                 "answer's tokens are not known; give another --chat-template");
+    begin = parts.assistant[first].begin;
+  }
+  return tokenize_chat(*tokenizer_, {text, {{begin, text.size()}}});
 }
 
 }  // namespace cleave::inline chat

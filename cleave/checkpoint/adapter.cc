@@ -111,21 +111,12 @@ void AdapterDelta::require_same_base(const TensorInfo& stored, const BlockReader
   const auto at = targets_.find(stored.name);
   if (at == targets_.end() || at->second.base.empty()) return;
   const TensorInfo& copy = files_->at(at->second.base);
-  std::vector<std::byte> ours, theirs;
-  for_each_chunk(stored, {}, [&](const std::vector<Slice>& slices) {
-    ours.resize(block_bytes(stored, slices));
-    theirs.resize(block_bytes(copy, slices));
-    read_base(slices, ours);
-    files_->read_block(copy.name, slices, theirs);
-    const int64_t count = std::ssize(ours) / item_bytes(stored.dtype);
-    const Tensor base = at::from_blob(ours.data(), {count}, at::dtype(scalar_type(stored.dtype)));
-    const Tensor same = at::from_blob(theirs.data(), {count}, at::dtype(scalar_type(copy.dtype)));
-    // PEFT may have had the model in another type: compare both in the narrower of the two.
-    const auto narrow = same.itemsize() > base.itemsize() ? base.scalar_type() : same.scalar_type();
-    CLEAVE_CHECK(at::equal(base.to(narrow), same.to(narrow)), Code::kFormat, files_->path(),
-                 " is an adapter of another model: ", copy.name, " differs from this model's ",
-                 stored.name);
-  });
+  const BlockReader read_copy = [&](std::span<const Slice> slices, std::span<std::byte> out) {
+    files_->read_block(copy.name, slices, out);
+  };
+  CLEAVE_CHECK(have_same_values(stored, read_base, copy, read_copy, {}), Code::kFormat,
+               files_->path(), " is an adapter of another model: ", copy.name,
+               " differs from this model's ", stored.name);
 }
 
 AdapterDelta::Factors AdapterDelta::factors_of(const Target& target, std::span<const Slice> slices,

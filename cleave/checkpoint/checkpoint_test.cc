@@ -2,7 +2,9 @@
 // name, and sharded again for every other layout.
 #include <array>
 #include <filesystem>
+#include <fstream>
 #include <map>
+#include <thread>
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -10,6 +12,7 @@
 
 #include "cleave/checkpoint/names.h"
 #include "cleave/checkpoint/run_folder.h"
+#include "cleave/file/fault_hook.h"
 #include "cleave/format/manifest.h"
 #include "tests/support/saved_models.h"
 #include "tests/support/temp_folder.h"
@@ -21,6 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 using test::closed_form;
 using test::expect_file_is_whole;
+using test::kBertConfig;
 using test::kGpt2Config;
 using test::kLlamaConfig;
 using test::Layout;
@@ -40,10 +44,19 @@ constexpr std::array kLayouts = {Layout{1, 1}, Layout{2, 1}, Layout{3, 1}, Layou
 void expect_loads(const fs::path& run, const Axis& tp) {
   auto model = make_model(Json::parse_file((*newest_checkpoint(run) / "config.json").string()));
   parallelize_module(*model, tp, model->plan());
-  const LoadResult result = load_model(*model, ModelFolder::open(run.string()), at::kFloat);
+  uint64_t done = 0, total = 0;
+  LoadHooks hooks;
+  hooks.on_bytes = [&](uint64_t bytes, uint64_t of) {
+    EXPECT_GE(bytes, done);
+    done = bytes;
+    total = of;
+  };
+  const LoadResult result = load_model(*model, ModelFolder::open(run.string()), at::kFloat, hooks);
   uint64_t held = 0;
   for (const auto& p : model->parameters()) held += p->leaf().nbytes();
   EXPECT_EQ(result.bytes_read, held) << "a rank reads only its own ranges";
+  EXPECT_EQ(done, held);
+  EXPECT_EQ(total, held);
   Optimizer optimizer(model->parameters(), OptimizerOptions{});
   load_optimizer(optimizer, *model, newest_checkpoint(run)->string());
   EXPECT_EQ(optimizer.num_steps(), 7);
@@ -53,6 +66,17 @@ void expect_loads(const fs::path& run, const Axis& tp) {
     EXPECT_TRUE(at::equal(state.exp_avg, Training::part_of(p, "exp_avg."))) << p.name();
     EXPECT_TRUE(at::equal(state.exp_avg_sq, Training::part_of(p, "exp_avg_sq."))) << p.name();
   }
+}
+
+/// Gives a tensor of a folder's model.safetensors the bytes of another one.
+void copy_tensor(const fs::path& folder, const std::string& from, const std::string& to) {
+  const Safetensors files = Safetensors::open(folder);
+  const StoredTensor &source = files.at(from), &target = files.at(to);
+  std::string bytes(source.end - source.begin, '\0');
+  files.read_block(source, {}, std::as_writable_bytes(std::span(bytes)));
+  std::fstream file(folder / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(static_cast<std::streamoff>(target.begin));
+  file << bytes;
 }
 
 /// Saves a model of `num_tensors` on every layout and loads it on every layout.
@@ -149,9 +173,39 @@ TEST(Checkpoint, FamiliesThatAreTiedByDefault_ReadADuplicateToo) {
     auto tensors = tensors_of(config);
     tensors.push_back({"lm_head.weight", DType::kF32, {50, 24}});
     write_model_folder(folder / "m", config, tensors);
+    copy_tensor(folder / "m", "model.embed_tokens.weight", "lm_head.weight");
     auto model = make_model(Json::parse(config, "config.json"));
     const auto opened = ModelFolder::open((folder / "m").string());
     EXPECT_THAT(load_model(*model, opened, at::kFloat).carried, IsEmpty()) << type;
+  }
+}
+
+// Oracle: transformers 5.19, which uses both matrices then, and says so.
+TEST(LoadModel, AHeadOtherThanTheEmbeddingToWhichItIsTied_IsRefused) {
+  const std::string llama = test::changed(kLlamaConfig, {{"tie_word_embeddings", true}});
+  struct Case {
+    std::string config, embedding, head;
+  };
+  for (const auto& [config, embedding, head] :
+       {Case{llama, "model.embed_tokens.weight", "lm_head.weight"},
+        Case{std::string(kGpt2Config), "transformer.wte.weight", "lm_head.weight"},
+        Case{std::string(kBertConfig), "bert.embeddings.word_embeddings.weight",
+             "cls.predictions.decoder.weight"}}) {
+    const TempFolder folder;
+    auto tensors = tensors_of(config);
+    tensors.push_back({head, DType::kF32, {50, 24}});
+    write_model_folder(folder / "m", config, tensors);
+    const auto load = [&, &config = config] {
+      on_layout({3, 1}, [&](const Writers& writers) {
+        auto model = make_model(Json::parse(config, "config.json"));
+        parallelize_module(*model, writers.tp, model->plan());
+        load_model(*model, ModelFolder::open((folder / "m").string()), at::kFloat);
+      });
+    };
+    EXPECT_THAT(thrown_by(load).what(), HasSubstr(str(head, " differs from ", embedding,
+                                                      ", to which config.json ties it")));
+    copy_tensor(folder / "m", embedding, head);
+    EXPECT_NO_THROW(load()) << head;
   }
 }
 
@@ -188,6 +242,7 @@ TEST(LoadModel, NamesWithoutTheirFirstToken_AreFoundAndMasksLeftOut) {
   tensors.push_back({"lm_head.weight", DType::kF32, {50, 24}});
   const TempFolder folder;
   write_model_folder(folder / "m", kGpt2Config, tensors);
+  copy_tensor(folder / "m", "wte.weight", "lm_head.weight");
   on_layout({4, 1}, [&](const Writers& writers) {
     auto model = make_model(Json::parse(kGpt2Config, "config.json"));
     parallelize_module(*model, writers.tp, model->plan());
@@ -226,6 +281,53 @@ TEST(LoadModel, TablesOfOlderPrograms_AreCarriedIntoTheNextCheckpoint) {
   });
   expect_file_is_whole(folder / "run/step_00000003/model.safetensors", tensors.size());
   EXPECT_THAT(find_damage(folder / "run/step_00000003"), IsEmpty());
+}
+
+// Training continues while a thread reads the new checkpoint back: a later call removes the old
+// one.
+TEST(RunFolderAsync, OldCheckpoints_AreRemovedWithoutAWaitForTheNewOne) {
+  const TempFolder folder;
+  on_layout({2, 1}, [&](const Writers& writers) {
+    RunFolder run(folder.path(), writers, 1);
+    const Training training(writers.tp);
+    run.save(training.checkpoint(1));
+    run.async_save(training.checkpoint(2));
+    while (run.poll_save()) std::this_thread::yield();
+    EXPECT_EQ(newest_checkpoint(folder.path()), folder / "step_00000002");
+    EXPECT_TRUE(fs::exists(folder / "step_00000001"));
+    writers.world.barrier("the test has seen both");
+    run.wait_for_save();
+    writers.world.barrier("the old one is removed");
+    EXPECT_FALSE(fs::exists(folder / "step_00000001"));
+    run.async_save(training.checkpoint(3));
+    while (fs::exists(folder / "step_00000002")) {  // as training does, without a wait
+      (void)run.poll_save();
+      writers.world.barrier("the next step");
+    }
+  });
+  EXPECT_EQ(list_checkpoints(folder.path()).size(), 1U);
+}
+
+// Oracle: the byte that the test changes after everything is written.
+TEST(RunFolderAsync, DamagedNewCheckpoint_RemovesNothing) {
+  const TempFolder folder;
+  const Axis one;
+  RunFolder run(folder.path(), {one, one, one}, 1);
+  const Training training(one);
+  run.save(training.checkpoint(1));
+  const ScopedFileHook hook([&](FileCall call, const std::string& path) {
+    if (call != FileCall::kRename || !path.ends_with("latest")) return 0;
+    std::fstream file(folder / "step_00000002/model.safetensors",
+                      std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-1, std::ios::end);
+    file.put('x');
+    return 0;
+  });
+  run.async_save(training.checkpoint(2));
+  const Error error = thrown_by([&] { run.wait_for_save(); });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_THAT(error.what(), HasSubstr("step_00000002 is damaged"));
+  EXPECT_THAT(find_damage(folder / "step_00000001"), IsEmpty());
 }
 
 TEST(Checkpoint, OutsideARunFolder_IsWhole) {

@@ -15,6 +15,7 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/base/byte_progress.h"
 #include "cleave/base/stop.h"
 #include "cleave/checkpoint/gguf_tensors.h"
 #include "cleave/checkpoint/int4_tensors.h"
@@ -25,6 +26,7 @@
 #include "cleave/checkpoint/shard_files.h"
 #include "cleave/file/atomic_write.h"
 #include "cleave/file/file_lock.h"
+#include "cleave/file/model_path.h"
 #include "cleave/format/manifest.h"
 #include "cleave/format/safetensors.h"
 #include "cleave/format/tensor_source.h"
@@ -90,7 +92,9 @@ void copy(const TensorSource& source, const Wanted& wanted,
     const auto values_in = [count](std::vector<std::byte>& memory, DType dtype) {
       return at::from_blob(memory.data(), {count}, at::dtype(scalar_type(dtype)));
     };
-    values_in(converted, wanted.info.dtype).copy_(values_in(bytes, stored.dtype));
+    const at::Tensor values = values_in(bytes, stored.dtype);
+    const at::Tensor rounded = values_in(converted, wanted.info.dtype).copy_(values);
+    check_range(values, rounded, stored.name);
     write(slices, converted);
   });
 }
@@ -220,6 +224,7 @@ class Output {
     for (const Wanted& tensor : tensors) {
       copy(source_, tensor, [&](const std::vector<Slice>& slices, std::span<const std::byte> data) {
         writer.write_block(tensor.info.name, slices, data);
+        bytes_.add(data.size());
       });
     }
     blocks_ = writer.finish();
@@ -263,7 +268,7 @@ class Output {
   /// Writes the small files and the manifest and renames the folder.
   ConvertReport finish() {
     folder_->write_file("config.json", config_with_dtype(from_.config, largest_type()));
-    for (const NamedFile& file : other_files_) folder_->write_file(file.name, file.text);
+    write_files(*folder_, other_files_);
     folder_->write_file(kManifestName, make_manifest(folder_->path(), blocks_));
     folder_->commit();
     is_committed_ = true;
@@ -286,17 +291,13 @@ class Output {
     CLEAVE_CHECK(fs::is_directory(parent), Code::kIo, parent.string(),
                  " is not a folder; make it first, so that '", options_.to,
                  "' can be written in it");
-    lock_ = std::make_unique<FileLock>(parent);
-    uint64_t small = 4 * kDiskBlock + config_with_dtype(from_.config, at::kBFloat16).size();
-    for (const NamedFile& file : other_files_) {
-      small += file.text.size() + kDiskBlock + kManifestBytesPerFile;
-    }
+    lock_ = std::make_unique<FileLock>(parent, target_.filename());
+    const uint64_t small = 4 * kDiskBlock + config_with_dtype(from_.config, at::kBFloat16).size() +
+                           disk_bytes(other_files_);
     require_free_space(parent, bytes + overhead + small);
+    bytes_.expect(bytes);
     folder_ = std::make_unique<FolderWriter>(target_);
-    // A damaged source must not get a new manifest that matches it.
-    for (const std::string& source : from_.folders()) {
-      if (fs::exists(fs::path(source) / kManifestName)) require_intact(source);
-    }
+    require_intact_source(from_);
   }
 
   void write_one(const WantedFile& file, const TorchPlan& plan) {
@@ -308,6 +309,7 @@ class Output {
       copy(source_, file.tensors[i],
            [&](const std::vector<Slice>&, std::span<const std::byte> data) {
              writer.write(i, data);
+             bytes_.add(data.size());
            });
     }
     writer.finish();
@@ -333,6 +335,7 @@ class Output {
   std::unique_ptr<FileLock> lock_;
   std::unique_ptr<FolderWriter> folder_;
   bool is_committed_ = false;
+  ByteCount bytes_{terminal_progress("converted MiB")};  // of tensor files
   std::vector<WrittenBlock> blocks_;
   ConvertReport report_;
 };
@@ -379,12 +382,15 @@ ConvertReport write(const ConvertOptions& options, const ModelFolder& from) {
   return output.finish();
 }
 
-}  // namespace
-
-ConvertReport convert(const ConvertOptions& options) {
-  check(options);
+ConvertReport convert_folder(const ConvertOptions& options) {
   ModelFolder from = ModelFolder::open(options.from, options.adapter);
   from.averaged = options.ema;
+  // Their scales are tensors too.
+  for (const char* key : {"quantization_config", "compression_config"}) {
+    CLEAVE_CHECK(options.dtype.empty() || !from.config.has(key), Code::kUsage, from.path,
+                 " has quantised weights of another program (", key, " in its config.json), which ",
+                 "dtype ", options.dtype, " would change; leave the dtype as it is");
+  }
   ConvertReport report = write(options, from);
   // An adapter's training, not its base model's, is what a user may resume.
   report.left_state =
@@ -392,9 +398,17 @@ ConvertReport convert(const ConvertOptions& options) {
   return report;
 }
 
+}  // namespace
+
+ConvertReport convert(const ConvertOptions& options) {
+  check(options);
+  return read_from(folders_of({options.from, options.adapter}),
+                   [&] { return convert_folder(options); });
+}
+
 }  // namespace cleave::inline checkpoint
 
 void cleave_convert(const cleave::ConvertOptions& options, cleave::ConvertReport& report) {
-  const cleave::StopSignal stop;
+  const cleave::StopSignal stop(cleave::kStopsSoon);
   report = cleave::convert(options);
 }

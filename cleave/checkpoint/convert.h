@@ -46,8 +46,8 @@ struct ConvertReport {
 /// kOslo, kNxd and kGguf, and reading Meta's or GGUF's names, need a model family that Cleave
 /// knows; other formats work for any. Throws Error(kUsage) for options that exclude each other,
 /// Error(kShape) for a tp or pp that the model cannot be split over, Error(kIo) also if `to`
-/// exists, the disk has too little space or another program writes in the parent folder of `to`,
-/// Error(kFormat) also if the source differs from its manifest.
+/// exists, the disk has too little space or another program writes `to`, Error(kFormat) also if
+/// the source differs from its manifest.
 ConvertReport convert(const ConvertOptions& options);
 
 }  // namespace cleave::inline checkpoint

@@ -95,8 +95,16 @@ void compare_values(const Tensor& stored_a, const Tensor& stored_b, TensorDiffer
   found.where = place(at);
 }
 
+/// Expects the bytes of the tensors that both sides have, of the first side.
+void expect(const TensorSource& a, const TensorSource& b, ByteCount& count) {
+  for (const TensorInfo& info : a.list()) {
+    const TensorInfo* other = b.find(info.name);
+    if (other != nullptr && other->shape == info.shape) count.expect(block_bytes(info, {}));
+  }
+}
+
 void compare_tensor(const TensorSource& a, const TensorSource& b, const std::string& name,
-                    TensorDifference& found) {
+                    ByteCount& count, TensorDifference& found) {
   const TensorInfo &in_a = a.at(name), &in_b = b.at(name);
   found.dtype_a = file_name(in_a.dtype);
   found.dtype_b = file_name(in_b.dtype);
@@ -111,6 +119,7 @@ void compare_tensor(const TensorSource& a, const TensorSource& b, const std::str
     bytes_b.resize(block_bytes(in_b, slices));
     a.read_block(name, slices, bytes_a);
     b.read_block(name, slices, bytes_b);
+    count.add(bytes_a.size());
     if (in_a.dtype == in_b.dtype && bytes_a == bytes_b) return;
     compare_values(elements_of(bytes_a, in_a.dtype), elements_of(bytes_b, in_b.dtype), found,
                    [&](int64_t element) { return place_of(in_a, slices, element); });
@@ -132,7 +141,7 @@ void add_unmatched(const TensorSource& from, const TensorSource& other, const st
 }
 
 void compare_sources(const TensorSource& a, const TensorSource& b, const std::string& prefix,
-                     DiffReport& report) {
+                     ByteCount& count, DiffReport& report) {
   add_unmatched(a, b, prefix, true, report);
   add_unmatched(b, a, prefix, false, report);
   for (const TensorInfo& info : a.list()) {
@@ -140,7 +149,7 @@ void compare_sources(const TensorSource& a, const TensorSource& b, const std::st
     ++report.num_tensors;
     TensorDifference found;
     found.name = prefix + info.name;
-    compare_tensor(a, b, info.name, found);
+    compare_tensor(a, b, info.name, count, found);
     const bool is_equal = found.num_different == 0 && found.dtype_a == found.dtype_b &&
                           found.shape_a == found.shape_b;
     if (!is_equal) report.differences.push_back(std::move(found));
@@ -149,12 +158,16 @@ void compare_sources(const TensorSource& a, const TensorSource& b, const std::st
 
 }  // namespace
 
-DiffReport diff(const std::string& a, const std::string& b) {
+DiffReport diff(const std::string& a, const std::string& b, const OnBytes& on_bytes) {
   const Sources in_a = open_side(a), in_b = open_side(b);
+  const bool have_state = in_a.optimizer && in_b.optimizer;
+  ByteCount bytes(on_bytes);
+  expect(*in_a.weights, *in_b.weights, bytes);
+  if (have_state) expect(*in_a.optimizer, *in_b.optimizer, bytes);
   DiffReport report;
-  compare_sources(*in_a.weights, *in_b.weights, "", report);
-  if (in_a.optimizer && in_b.optimizer) {
-    compare_sources(*in_a.optimizer, *in_b.optimizer, "optimizer.", report);
+  compare_sources(*in_a.weights, *in_b.weights, "", bytes, report);
+  if (have_state) {
+    compare_sources(*in_a.optimizer, *in_b.optimizer, "optimizer.", bytes, report);
     return report;
   }
   const auto count = [](const std::unique_ptr<TensorSource>& state) {
@@ -170,5 +183,5 @@ DiffReport diff(const std::string& a, const std::string& b) {
 void cleave_diff(const std::string& a, const std::string& b, cleave::DiffReport& report) {
   // Large blocks are mapped from the system, so that they do not fragment the heap.
   (void)mallopt(M_MMAP_THRESHOLD, 1 << 20);
-  report = cleave::diff(a, b);
+  report = cleave::diff(a, b, cleave::terminal_progress("compared MiB"));
 }

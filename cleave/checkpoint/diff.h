@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "cleave/base/byte_progress.h"
+
 namespace cleave::inline checkpoint {
 
 /// A tensor that differs between two checkpoints.
@@ -28,9 +30,9 @@ struct DiffReport {
 /// Compares two models, or two tensor files, tensor by tensor, whatever their formats and layouts:
 /// a model folder, a checkpoint, a run folder, a model of the Hugging Face cache, a GGUF,
 /// .safetensors, .bin or .pt file. Optimizer state is compared if both have some. Values are
-/// compared as numbers; a NaN equals a NaN. Reads a few MiB at a time. Throws Error(kIo) and
-/// Error(kFormat) as opening these does.
-DiffReport diff(const std::string& a, const std::string& b);
+/// compared as numbers; a NaN equals a NaN. Reads a few MiB at a time, after which it calls
+/// `on_bytes` with the bytes of `a`. Throws Error(kIo) and Error(kFormat) as opening these does.
+DiffReport diff(const std::string& a, const std::string& b, const OnBytes& on_bytes = {});
 
 }  // namespace cleave::inline checkpoint
 

@@ -69,6 +69,21 @@ TEST(Diff, OneElement_IsCountedMeasuredAndPlaced) {
   EXPECT_THAT(found.where, ElementsAre(1, 2, 0));
 }
 
+// A tensor of several chunks, and two that are not compared.
+TEST(Diff, Progress_EndsWithTheBytesThatAreCompared) {
+  const TempFolder folder;
+  const Tensor large = at::zeros({3, int64_t{1} << 20}), small = at::zeros({4});
+  const auto a = write_file(folder / "a", {{"only", small}, {"shape", small}, {"t", large}});
+  const auto b = write_file(folder / "b", {{"shape", at::zeros({5})}, {"t", large.to(at::kHalf)}});
+  std::vector<uint64_t> seen;
+  (void)diff(a, b, [&](uint64_t done, uint64_t total) {
+    seen.push_back(done);
+    EXPECT_EQ(total, large.nbytes());
+  });
+  EXPECT_GT(seen.size(), 1U);
+  EXPECT_EQ(seen.back(), large.nbytes());
+}
+
 TEST(Diff, PlaceInALaterChunk_IsThatOfTheWholeTensor) {
   constexpr int64_t kRows = 5, kColumns = int64_t{1} << 20;
   static_assert(kRows * kColumns * 4 > 2 * kTensorChunkBytes);

@@ -7,6 +7,7 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/base/byte_progress.h"
 #include "cleave/base/error.h"
 #include "cleave/base/stop.h"
 #include "cleave/checkpoint/gguf_tensors.h"
@@ -14,7 +15,6 @@
 #include "cleave/file/atomic_write.h"
 #include "cleave/file/file_lock.h"
 #include "cleave/format/gguf_writer.h"
-#include "cleave/format/manifest.h"
 #include "cleave/format/tensor_source.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/model/generation_config.h"
@@ -22,6 +22,7 @@
 #include "cleave/model/gguf/model_config.h"
 #include "cleave/model/gguf/names.h"
 #include "cleave/model/gguf/tokenizer.h"
+#include "cleave/text/utf8.h"
 
 namespace cleave::inline checkpoint {
 namespace {
@@ -111,8 +112,7 @@ class GgufOutput {
         from_(from),
         family_(gguf_family(from.config)),
         target_(fs::absolute(options.to).lexically_normal()) {
-    CLEAVE_CHECK(!fs::exists(target_), Code::kIo, options.to,
-                 " already exists; remove it or choose another file");
+    require_new();
     CLEAVE_CHECK(target_.has_filename(), Code::kUsage, options.to,
                  " is a folder; give the name of the new file, such as model.gguf");
     CLEAVE_CHECK(fs::is_directory(target_.parent_path()), Code::kIo, target_.parent_path().string(),
@@ -141,12 +141,12 @@ class GgufOutput {
     ModelFacts facts = model->facts();
     facts.eos_ids = read_generation_config(from_, facts).eos_ids;  // GGUF has one place for both
     const GgufPlan plan(metadata(facts), tensors_);
-    const FileLock lock(target_.parent_path());
+    const FileLock lock(target_.parent_path(), target_.filename());
+    require_new();
     require_free_space(target_.parent_path(), plan.total_bytes() + kDiskBlock);
-    for (const std::string& folder : from_.folders()) {
-      if (fs::exists(fs::path(folder) / kManifestName)) require_intact(folder);
-    }
+    require_intact_source(from_);
     create(plan);
+    total_ = plan.total_bytes();
     for (const Source& from : sources_) copy(source, from, plan.tensors()[from.target]);
     for (size_t i = 0; i < factors.size(); ++i) {
       file_.write_at(plan.tensors()[num_copied + i].begin,
@@ -163,6 +163,11 @@ class GgufOutput {
   }
 
  private:
+  void require_new() const {
+    CLEAVE_CHECK(!fs::exists(target_), Code::kIo, options_.to,
+                 " already exists; remove it or choose another file");
+  }
+
   void choose_tensors(const ModelTensors& source, const Model& model) {
     recipe_ = {.dtype = options_.dtype,
                .num_layers = model.facts().num_layers,
@@ -207,7 +212,8 @@ class GgufOutput {
     GgufMetadata metadata(options_.to);
     const fs::path from = fs::absolute(options_.from).lexically_normal();
     const fs::path last = from.has_filename() ? from.filename() : from.parent_path().filename();
-    const std::string name = (is_gguf(from) ? last.stem() : last).string();
+    // A folder's name may be any bytes; a string of GGUF is UTF-8.
+    const std::string name = replace_bad_utf8((is_gguf(from) ? last.stem() : last).string());
     add_gguf_config(metadata, from_.config, gguf_model_name(name, tokenizer));
     const auto largest = std::max_element(
         tensors_.begin(), tensors_.end(), [](const GgufTensor& a, const GgufTensor& b) {
@@ -248,8 +254,10 @@ class GgufOutput {
       const int64_t count = std::min(step, num_rows - first);
       Tensor values = rows(source, from, {first, first + count});
       if (from.name.added != 0) values = values.to(at::kDouble).add_(from.name.added);
+      const uint64_t bytes = static_cast<uint64_t>(count) * row_bytes;
       file_.write_at(to.begin + static_cast<uint64_t>(rows_before + first) * row_bytes,
-                     encoded(values, to, static_cast<uint64_t>(count) * row_bytes));
+                     encoded(values, to, bytes));
+      on_bytes_(done_ += bytes, total_);
     }
   }
 
@@ -278,6 +286,7 @@ class GgufOutput {
   std::span<const std::byte> encoded(const Tensor& values, const GgufTensor& to, uint64_t bytes) {
     if (!is_quantized(to.type)) {
       converted_ = values.to(scalar_type(to.dtype)).contiguous();
+      check_range(values, converted_, to.name);
       return {static_cast<const std::byte*>(converted_.const_data_ptr()), converted_.nbytes()};
     }
     const Tensor floats = values.to(at::kFloat).contiguous();
@@ -297,6 +306,8 @@ class GgufOutput {
   std::unordered_map<std::string, size_t> targets_;  // tensors_ by name
   int64_t num_wider_ = 0;                            // of ConvertReport
   File file_;
+  OnBytes on_bytes_ = terminal_progress("converted MiB");
+  uint64_t done_ = 0, total_ = 0;  // of the file
   // Reused for every piece: allocating each time would fragment the heap.
   std::vector<std::byte> bytes_, blocks_;
   Tensor converted_;

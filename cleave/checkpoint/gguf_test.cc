@@ -487,6 +487,29 @@ TEST(GgufModel, ByteTokenizerAndChatTemplate_AreInTheFile) {
   }
 }
 
+TEST(GgufModel, OfAFolderWhoseNameIsNotUtf8_HasANameThatIs) {
+  const TempFolder folder;
+  const fs::path model = folder / "a\xffz";
+  test::write_model_folder(model, kLlamaConfig, test::tensors_of(kLlamaConfig));
+  const std::string path = folder / "model.gguf";
+  (void)convert({.from = model.string(), .to = path, .format = ModelFormat::kGguf});
+  EXPECT_EQ(Gguf::open(path).metadata().string_at("general.name"), "a\xEF\xBF\xBDz");
+}
+
+// The form of models with a template for tools: llama.cpp has the key for the default one.
+TEST(GgufModel, OfSeveralChatTemplates_TheDefaultOneIsInTheFile) {
+  const TempFolder folder, tokenizer;
+  for (const NamedFile& file : byte_tokenizer_files()) {
+    std::ofstream(tokenizer / file.name) << file.text;
+  }
+  json config = json::parse(read_file(tokenizer / "tokenizer_config.json"));
+  config["chat_template"] = {{{"name", "tool_use"}, {"template", "a"}},
+                             {{"name", "default"}, {"template", "{{ messages }}"}}};
+  std::ofstream(tokenizer / "tokenizer_config.json") << config.dump();
+  const Gguf file = Gguf::open(folder_with(folder, tokenizer.path().string(), 257));
+  EXPECT_EQ(file.metadata().string_at("tokenizer.chat_template"), "{{ messages }}");
+}
+
 TEST(GgufModel, TokenizerThatMergesSpaces_IsWrittenWithAWarning) {
   const std::string source = test::source_file("tests/golden/tokenizer/small/llama2");
   const int64_t vocab_size = load_model_tokenizer(source)->vocab_size();

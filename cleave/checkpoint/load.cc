@@ -140,6 +140,40 @@ void check_kind(const Optimizer& optimizer, const Parameters& parameters,
                other);
 }
 
+/// The bytes of this rank's part of a parameter in the files.
+uint64_t file_bytes(const Parameter& parameter, const TensorInfo& stored) {
+  uint64_t bytes = 0;
+  for (const auto& slices : held_blocks(parameter)) bytes += block_bytes(stored, slices);
+  return bytes;
+}
+
+/// Whether this rank fills a parameter from the model's files.
+bool is_filled(const Parameter& parameter) {
+  return parameter.ownership() != Parameter::Ownership::kNotOwned && !parameter.is_adapter();
+}
+
+/// Reports after each parameter how many bytes of the files this rank has read.
+class LoadProgress {
+ public:
+  LoadProgress(Model& model, const ModelTensors& files, const OnBytes& on_bytes)
+      : files_(files), on_bytes_(on_bytes) {
+    if (!on_bytes_) return;
+    for (const auto& parameter : model.parameters()) {
+      const bool counts = is_filled(*parameter) && !files.missing().contains(parameter->name());
+      if (counts) total_ += file_bytes(*parameter, files.at(parameter->name()));
+    }
+  }
+  void note(const Parameter& parameter) {
+    if (!on_bytes_ || files_.missing().contains(parameter.name())) return;
+    on_bytes_(done_ += file_bytes(parameter, files_.at(parameter.name())), total_);
+  }
+
+ private:
+  const ModelTensors& files_;
+  const OnBytes& on_bytes_;
+  uint64_t done_ = 0, total_ = 0;
+};
+
 /// Fills one parameter. Returns the bytes that it took from the files.
 uint64_t fill_parameter(Parameter& parameter, LeafReader& reader, const TensorInfo& stored,
                         at::ScalarType dtype) {
@@ -148,9 +182,7 @@ uint64_t fill_parameter(Parameter& parameter, LeafReader& reader, const TensorIn
   } else {
     parameter.set_leaf(reader.take(stored, parameter, dtype));
   }
-  uint64_t bytes = 0;
-  for (const auto& slices : held_blocks(parameter)) bytes += block_bytes(stored, slices);
-  return bytes;
+  return file_bytes(parameter, stored);
 }
 
 LoadResult fill(Model& model, const ModelTensors& files, const MaterializeOptions& fresh,
@@ -163,15 +195,16 @@ LoadResult fill(Model& model, const ModelTensors& files, const MaterializeOption
     result.carried.push_back(std::move(tensor));
   }
   LeafReader reader(files);
+  LoadProgress progress(model, files, hooks.on_bytes);
   for (const auto& parameter : model.parameters()) {
-    if (parameter->ownership() == Parameter::Ownership::kNotOwned) continue;
-    if (parameter->is_adapter()) continue;
+    if (!is_filled(*parameter)) continue;
     const at::ScalarType dtype = parameter->leaf_type(fresh.dtype);
     if (result.fresh.contains(parameter->name())) {
       parameter->set_leaf(parameter->initial_value(fresh.seed, dtype));
     } else if (!hooks.take || !hooks.take(*parameter, files)) {
       result.bytes_read += fill_parameter(*parameter, reader, files.at(parameter->name()), dtype);
     }
+    progress.note(*parameter);
     if (hooks.loaded) hooks.loaded(*parameter);
   }
   return result;

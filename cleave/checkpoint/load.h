@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cleave/base/byte_progress.h"
 #include "cleave/format/safetensors.h"
 #include "cleave/model/model.h"
 #include "cleave/optim/optimizer.h"
@@ -32,6 +33,8 @@ struct LoadHooks {
   std::function<bool(const Parameter& parameter, const TensorSource& files)> take;
   /// Called when the parameter has been filled or taken, before the next one is read. May free it.
   std::function<void(const Parameter& parameter)> loaded;
+  /// Called after each parameter with the bytes of this rank's part of the files.
+  OnBytes on_bytes;
 };
 
 /// Allocates every parameter of a model, whose plan is applied, and fills it from a folder's files

@@ -1,14 +1,22 @@
 #include "cleave/checkpoint/model_tensors.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <iterator>
 #include <set>
 #include <utility>
 
+#include <ATen/ATen.h>
+
+#include "cleave/base/byte_progress.h"
+#include "cleave/base/stop.h"
 #include "cleave/checkpoint/ema_tensors.h"
 #include "cleave/checkpoint/gguf_tensors.h"
 #include "cleave/checkpoint/int4_tensors.h"
+#include "cleave/checkpoint/parts.h"
 #include "cleave/checkpoint/shard_files.h"
 #include "cleave/comm/bootstrap/first_rank.h"
+#include "cleave/format/manifest.h"
 #include "cleave/format/safetensors.h"
 #include "cleave/format/torch_bin.h"
 #include "cleave/mesh/scalar_type.h"
@@ -27,21 +35,27 @@ StoredAs stored_as(const Model& model, const ModelFolder& folder, const TensorSo
   return as;
 }
 
-/// Whether two layers use one weight: an embedding and its head. The config alone does not show it:
-/// families have different defaults.
-bool has_tied_weight(Model& model) {
+/// The matrix that two layers use, an embedding and its head; null if there is none. The config
+/// alone does not show it: families have different defaults.
+std::shared_ptr<const Parameter> tied_weight(Model& model) {
   std::set<const Parameter*> seen;
-  bool is_tied = false;
+  std::shared_ptr<const Parameter> tied;
   model.walk([&](Layer& layer) {
-    for (const auto& p : layer.own_parameters()) is_tied = !seen.insert(p.get()).second || is_tied;
+    for (const auto& p : layer.own_parameters()) {
+      const bool is_shared = !seen.insert(p.get()).second;
+      if (is_shared && p->shape().size() == 2) tied = p;  // BERT's head shares a bias too
+    }
   });
-  return is_tied;
+  return tied;
 }
+
+/// The output matrices that files may hold beside the embedding to which the model ties them.
+constexpr std::string_view kHeads[] = {"lm_head.weight", "cls.predictions.decoder.weight"};
 
 /// Tables and duplicates that a file may hold although no parameter uses them.
 bool is_known_addition(const std::string& name, Model& model) {
-  if (name == "lm_head.weight") {
-    return model.config().bool_or("tie_word_embeddings", false) || has_tied_weight(model);
+  if (name == kHeads[0]) {
+    return model.config().bool_or("tie_word_embeddings", false) || tied_weight(model) != nullptr;
   }
   return name.ends_with(".rotary_emb.inv_freq") || name == "rope.freqs";
 }
@@ -62,6 +76,38 @@ bool has_whole_files(const ModelFolder& folder) {
 }
 
 }  // namespace
+
+bool have_same_values(const TensorInfo& a, const BlockReader& read_a, const TensorInfo& b,
+                      const BlockReader& read_b, const std::vector<Slice>& block) {
+  bool is_same = true;
+  std::vector<std::byte> bytes_a, bytes_b;
+  for_each_chunk(a, block, [&](const std::vector<Slice>& slices) {
+    if (!is_same) return;
+    bytes_a.resize(block_bytes(a, slices));
+    bytes_b.resize(block_bytes(b, slices));
+    read_a(slices, bytes_a);
+    read_b(slices, bytes_b);
+    if (a.dtype == b.dtype && bytes_a == bytes_b) return;
+    const int64_t count = std::ssize(bytes_a) / item_bytes(a.dtype);
+    const Tensor in_a = at::from_blob(bytes_a.data(), {count}, at::dtype(scalar_type(a.dtype)));
+    const Tensor in_b = at::from_blob(bytes_b.data(), {count}, at::dtype(scalar_type(b.dtype)));
+    const auto narrow = in_b.itemsize() > in_a.itemsize() ? in_a.scalar_type() : in_b.scalar_type();
+    is_same = at::equal(in_a.to(narrow), in_b.to(narrow));
+  });
+  return is_same;
+}
+
+void check_range(const Tensor& values, const Tensor& narrow, std::string_view tensor) {
+  // bf16 has the range of fp32.
+  const bool is_smaller =
+      values.is_floating_point() && values.scalar_type() != at::kHalf &&
+      (narrow.scalar_type() == at::kHalf || values.scalar_type() == at::kDouble);
+  if (!is_smaller) return;
+  const Tensor lost = narrow.isinf().logical_and(values.isinf().logical_not());
+  CLEAVE_CHECK(!lost.any().item<bool>(), Code::kFormat, "tensor '", tensor,
+               "' has values too large for ", name(dtype_of(narrow.scalar_type())),
+               "; choose a dtype with a larger range");
+}
 
 void require_all(const std::set<std::string>& missing, const std::set<std::string>& unexpected,
                  const std::string& what, size_t most_names) {
@@ -100,6 +146,18 @@ std::unique_ptr<TensorSource> open_whole_tensors(const ModelFolder& folder,
   const bool has_own_names = has_whole_files(folder) && !folder.meta_names;
   if (has_own_names && folder.adapter.empty()) return open_model_files(folder);
   return std::make_unique<ModelTensors>(folder, *make_model(folder.config), merged);
+}
+
+void require_intact_source(const ModelFolder& folder) {
+  for (const std::string& source : folder.folders()) {
+    if (!std::filesystem::exists(std::filesystem::path(source) / kManifestName)) continue;
+    const OnBytes show = terminal_progress("verified MiB");
+    require_intact(source, {.on_bytes = [&](uint64_t done, uint64_t total) {
+                     if (const int signal = StopSignal::pending(); signal != 0)
+                       throw Stopped{signal};
+                     show(done, total);
+                   }});
+  }
 }
 
 void warn_of_lost_adapter(const ModelFolder& folder, const std::string& flag) {
@@ -160,6 +218,9 @@ std::set<std::string> ModelTensors::add_others(const ModelFolder& folder, Model&
   std::set<std::string> unexpected;
   for (const TensorInfo& info : files_->list()) {
     if (used.contains(info.name)) continue;
+    if (std::find(std::begin(kHeads), std::end(kHeads), info.name) != std::end(kHeads)) {
+      require_copy(info, model);
+    }
     if (model.ignores(info.name)) {
       left_out_.insert(info.name);
     } else if (!is_known_addition(info.name, model)) {
@@ -169,6 +230,24 @@ std::set<std::string> ModelTensors::add_others(const ModelFolder& folder, Model&
     }
   }
   return unexpected;
+}
+
+void ModelTensors::require_copy(const TensorInfo& head, Model& model) const {
+  const std::shared_ptr<const Parameter> tied = tied_weight(model);
+  const ModelTensor* embedding = tied ? find(tied->name()) : nullptr;
+  if (embedding == nullptr || tied->ownership() == Parameter::Ownership::kNotOwned) return;
+  const BlockReader read_head = [&](std::span<const Slice> slices, std::span<std::byte> out) {
+    files_->read_block(head.name, slices, out);
+  };
+  bool is_copy = head.shape == embedding->shape;
+  for (const std::vector<Slice>& block : held_blocks(*tied)) {
+    is_copy =
+        is_copy && have_same_values(head, read_head, *embedding, base_reader(*embedding), block);
+  }
+  CLEAVE_CHECK(is_copy, Code::kFormat, files_->path(), ": ", head.name, " differs from ",
+               embedding->stored.name,
+               ", to which config.json ties it; set tie_word_embeddings to ",
+               "false there to use both, or remove ", head.name);
 }
 
 void ModelTensors::widen_merged(DType merged) {

@@ -33,13 +33,14 @@ class ModelTensors : public ListedTensors<ModelTensor> {
  public:
   /// Every parameter of `model` but those of adapters must have a tensor of its whole shape:
   /// otherwise Error(kFormat) lists all missing tensors and all that the model does not use,
-  /// Error(kShape) names one of another shape.
+  /// Error(kShape) names one of another shape. Error(kFormat) also for an output matrix that
+  /// differs from the embedding to which it is tied.
   ModelTensors(const ModelFolder& folder, Model& model, std::optional<DType> merged = {})
       : ModelTensors(folder, model, merged, /*must_fit=*/true) {}
 
-  /// The same for a model with another task than the folder's own, which the files must fit: only
-  /// the tensors that both models have. Parameters that the files lack are missing(), tensors that
-  /// `model` does not use are left_out().
+  /// The same for a `model` of another task than the folder's: the tensors that both have. The
+  /// files must fit the folder's own model. Parameters of `model` that they lack are missing(),
+  /// tensors that it does not use are left_out().
   static ModelTensors for_other_task(const ModelFolder& folder, Model& model, DType merged);
 
   void read_block(std::string_view name, std::span<const Slice> slices,
@@ -65,6 +66,9 @@ class ModelTensors : public ListedTensors<ModelTensor> {
   /// not.
   std::set<std::string> add_others(const ModelFolder& folder, Model& model,
                                    const std::set<std::string>& used);
+  /// Throws Error(kFormat) if the files hold an output matrix other than the embedding, to which
+  /// the model ties it: transformers 5 uses both then. Reads only this rank's part.
+  void require_copy(const TensorInfo& head, Model& model) const;
   /// Gives the tensors that the adapter changes the wider of their dtype and `merged`.
   void widen_merged(DType merged);
   /// read_base() of the tensor, which must outlive the result.
@@ -78,6 +82,14 @@ class ModelTensors : public ListedTensors<ModelTensor> {
   size_t num_parameters_ = 0;
   std::set<std::string> missing_, left_out_;
 };
+
+/// Whether two tensors of one shape have the same values in a block, in the narrower of their
+/// types: programs may have had the same model in another one.
+bool have_same_values(const TensorInfo& a, const BlockReader& read_a, const TensorInfo& b,
+                      const BlockReader& read_b, const std::vector<Slice>& block);
+
+/// Throws Error(kFormat) naming the tensor if a finite value is infinite in the narrower type.
+void check_range(const Tensor& values, const Tensor& narrow, std::string_view tensor);
 
 /// How many tensors of an adapter, whose names are long, a message names.
 inline constexpr size_t kNamesOfAdapter = 2;
@@ -93,13 +105,18 @@ void require_all(const std::set<std::string>& missing, const std::set<std::strin
 std::unique_ptr<TensorSource> open_whole_tensors(const ModelFolder& folder,
                                                  std::optional<DType> merged = {});
 
+/// Compares the folders that a model is read from with their manifests, where they have any: a
+/// damaged source must not get a new manifest that matches it. Shows how far it is on a terminal.
+/// Throws Error(kFormat) for damage, and Stopped on a signal.
+void require_intact_source(const ModelFolder& folder);
+
 /// Warns that `flag` ("--dtype int4") rounds merged weights to 4 bits, if there is an adapter and
 /// the files have matrices in 4 bits already: the sum of such a weight and a small change is mostly
 /// rounded to the same weight again.
 void warn_of_lost_adapter(const ModelFolder& folder, const std::string& flag);
 
-/// The dtype in which `convert` merges weights that it writes as `dtype`, the value of its flag:
-/// that one, or fp32 if they become blocks of bits; nullopt for "", the files' dtype.
+/// The dtype in which `convert --dtype` merges an adapter's weights: `dtype` itself, or fp32 if it
+/// is a type of blocks such as q8_0; nullopt for "", which keeps the dtype of the files.
 std::optional<DType> merged_dtype(const std::string& dtype);
 
 /// The row in such files of a row of a tensor whose heads have `head_rows` rows (read_interleaved).

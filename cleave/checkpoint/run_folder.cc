@@ -9,6 +9,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/base/byte_count.h"
+#include "cleave/base/byte_progress.h"
 #include "cleave/base/clock.h"
 #include "cleave/base/hash.h"
 #include "cleave/base/log.h"
@@ -18,17 +19,18 @@
 #include "cleave/file/atomic_write.h"
 #include "cleave/file/model_path.h"
 #include "cleave/format/manifest.h"
+#include "cleave/mesh/job.h"
 
 namespace cleave::inline checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kMaxLatestBytes = 4096;
+constexpr uint64_t kMaxLockBytes = 4096;
 
 /// The first damage of a checkpoint; nullopt if it is intact. An unreadable file, as on a bad
 /// sector, is damage of this checkpoint only: others may be readable.
-std::optional<Error> damage_of(const fs::path& checkpoint, VerifyShare share = {}) {
+std::optional<Error> damage_of(const fs::path& checkpoint, const VerifyShare& share = {}) {
   try {
     const std::vector<std::string> problems = find_damage(checkpoint, share);
     if (problems.empty()) return std::nullopt;
@@ -63,7 +65,7 @@ std::optional<Error> broadcast_damage(const std::optional<Error>& mine, const Ax
 /// The checksum of the text in the folder's lock, which names its holder; 0 if there is none.
 int64_t holder_in(const fs::path& run) {
   try {
-    return static_cast<int64_t>(hash_bytes(read_file(run / ".lock", kMaxLatestBytes)));
+    return static_cast<int64_t>(hash_bytes(read_file(run / ".lock", kMaxLockBytes)));
   } catch (const Error&) {
     return 0;
   }
@@ -85,6 +87,42 @@ void require_shared(const fs::path& run, const Axis& world) {
                  "all hosts share");
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
+}
+
+/// Appends `suffix` to a path's name, and a number if that name exists. Returns the new path.
+fs::path set_aside(const fs::path& path, const std::string& suffix) {
+  fs::path aside = path.string() + suffix;
+  for (int n = 2; fs::exists(aside); ++n) aside = str(path.string(), suffix, n);
+  rename_durably(path, aside);
+  return aside;
+}
+
+/// Sets aside what has the name of the next checkpoint and is none, because it has no manifest: it
+/// was made by hand, or another program left it.
+void clear_name(const fs::path& target) {
+  if (!fs::exists(fs::symlink_status(target)) || fs::exists(target / kManifestName)) return;
+  const fs::path aside = set_aside(target, ".damaged");
+  log_warning(target.string(), " has no ", kManifestName, ", so it is no checkpoint; it was ",
+              "renamed to ", aside.string());
+}
+
+/// What to do if this checkpoint of a run is damaged.
+std::string remedy_of(const fs::path& checkpoint) {
+  const fs::path run = checkpoint.parent_path();
+  const auto step = checkpoint_step(checkpoint.filename().string());
+  std::string older;
+  for (const fs::path& other : list_checkpoints(run)) {
+    const std::string name = other.filename();
+    if (step && checkpoint_step(name) < step) older = name;
+  }
+  if (older.empty()) return "restore it, or start again in another folder";
+  return str("restore it, or resume from an older one: write ", older, " into ",
+             (run / kLatestName).string());
+}
+
+/// Whether a thread has ended, without waiting for it.
+bool has_ended(const std::future<void>& thread) {
+  return thread.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
 }
 
 /// The value of the first rank, on all ranks.
@@ -111,6 +149,10 @@ RunFolder::RunFolder(fs::path path, Writers writers, int64_t keep_last)
   }
   writers_.world.barrier("run folder opened");
   require_shared(path_, writers_.world);
+}
+
+RunFolder::~RunFolder() {
+  is_left_ = true;
 }
 
 void RunFolder::require_space(const Checkpoint& checkpoint, int64_t num_saves,
@@ -142,10 +184,7 @@ std::vector<fs::path> RunFolder::go_back_to(const fs::path& checkpoint, const st
           checkpoint_step(checkpoint.filename().string())) {
         continue;
       }
-      fs::path aside = newer.string() + suffix;
-      for (int n = 2; fs::exists(aside); ++n) aside = str(newer.string(), suffix, n);
-      rename_durably(newer, aside);
-      moved.push_back(aside);
+      moved.push_back(set_aside(newer, suffix));
     }
   }
   writers_.world.barrier("run folder went back");
@@ -156,6 +195,7 @@ fs::path RunFolder::save(const Checkpoint& checkpoint) {
   if (begin(checkpoint)) {
     save_->write();
     publish();
+    retire();
   }
   return path_ / checkpoint_name(checkpoint.step);
 }
@@ -165,16 +205,19 @@ void RunFolder::async_save(const Checkpoint& checkpoint) {
 }
 
 bool RunFolder::poll_save() {
-  if (save_ == nullptr) return false;
-  const Tensor mine = at::tensor({save_->is_written() ? 0 : 1}, at::kLong);
-  const Tensor pending = writers_.world.all_reduce(mine, "save: is it written", ReduceOp::kMax);
-  if (pending.item<int64_t>() != 0) return true;
-  publish();
+  const bool is_pending = save_ != nullptr;
+  if (!is_pending && !check_.valid()) return false;
+  const bool is_done = is_pending ? save_->is_written() : has_ended(check_);
+  const Tensor mine = at::tensor({is_done ? 0 : 1}, at::kLong);
+  const Tensor waits = writers_.world.all_reduce(mine, "save: is it written", ReduceOp::kMax);
+  if (waits.item<int64_t>() != 0) return is_pending;
+  is_pending ? publish() : retire();
   return false;
 }
 
 void RunFolder::wait_for_save() {
   if (save_ != nullptr) publish();
+  retire();
 }
 
 /// Makes the new checkpoint's files; false if it exists already.
@@ -185,6 +228,7 @@ bool RunFolder::begin(const Checkpoint& checkpoint) {
   const bool exists = broadcast_flag(is_first && newest_checkpoint(path_) == target, writers_.world,
                                      "save: is it there");
   if (exists) return false;
+  if (is_first) clear_name(target);
   save_ = std::make_unique<ShardedSave>(target, contents_of(checkpoint), writers_);
   target_ = target;
   return true;
@@ -194,7 +238,7 @@ void RunFolder::publish() {
   const auto save = std::move(save_);  // it is no longer pending, even if commit() throws
   save->commit();
   if (writers_.world.rank() == 0) name_newest(target_);
-  if (keep_last_ > 0) retire(target_);
+  if (keep_last_ > 0) check_newest();
 }
 
 /// Sets `latest` and the links to this checkpoint of the folder. A disk without links is no error.
@@ -208,26 +252,39 @@ void RunFolder::name_newest(const fs::path& checkpoint) {
               (path_ / name).string());
 }
 
-void RunFolder::retire(const fs::path& newest) {
-  const bool is_first = writers_.world.rank() == 0;
-  std::vector<fs::path> old;
-  if (is_first) {
-    old = list_checkpoints(path_);
-    const auto kept = std::min(old.size(), static_cast<size_t>(keep_last_));
-    old.resize(old.size() - kept);
-    std::erase(old, newest);
-    if (kept_step_) std::erase(old, path_ / checkpoint_name(*kept_step_));
+/// If there are old checkpoints to remove: a thread begins to read the new one back.
+void RunFolder::check_newest() {
+  old_.clear();
+  if (writers_.world.rank() == 0) {
+    old_ = list_checkpoints(path_);
+    const auto kept = std::min(old_.size(), static_cast<size_t>(keep_last_));
+    old_.resize(old_.size() - kept);
+    std::erase(old_, target_);
+    if (kept_step_) std::erase(old_, path_ / checkpoint_name(*kept_step_));
   }
-  if (!broadcast_flag(!old.empty(), writers_.world, "save: is there an old one")) return;
-  verify_checkpoint(newest, writers_.world);
-  for (const fs::path& folder : old) remove_folder(folder);
+  if (!broadcast_flag(!old_.empty(), writers_.world, "save: is there an old one")) return;
+  const auto end_if_left = [this](uint64_t, uint64_t) {
+    if (is_left_) throw Error(Code::kUsage, "the run has ended");  // nobody waits for the thread
+  };
+  const VerifyShare share{
+      .index = writers_.world.rank(), .count = writers_.world.size(), .on_bytes = end_if_left};
+  check_ = std::async(std::launch::async, [newest = target_, share] {
+    require_intact(newest, share, remedy_of(newest));
+  });
+}
+
+/// Waits until all ranks have read the new checkpoint back, and removes the old ones.
+void RunFolder::retire() {
+  if (!check_.valid()) return;
+  check_.get();
+  writers_.world.barrier("save: it was read back");
+  for (const fs::path& folder : old_) remove_folder(folder);
 }
 
 std::optional<fs::path> newest_checkpoint(const fs::path& run) {
   const fs::path latest = run / kLatestName;
   if (!fs::exists(latest)) return std::nullopt;
-  std::string name = read_file(latest, kMaxLatestBytes);
-  if (name.ends_with('\n')) name.pop_back();
+  const std::string name = read_latest(latest);
   CLEAVE_CHECK(checkpoint_step(name).has_value(), Code::kFormat, latest.string(), " holds '", name,
                "'; expected the name of a checkpoint folder");
   return run / name;
@@ -298,22 +355,11 @@ std::vector<fs::path> list_checkpoints(const fs::path& run) {
   return found;
 }
 
-/// What to do if this checkpoint of a run is damaged.
-static std::string remedy_of(const fs::path& checkpoint) {
-  const fs::path run = checkpoint.parent_path();
-  const auto step = checkpoint_step(checkpoint.filename().string());
-  std::string older;
-  for (const fs::path& other : list_checkpoints(run)) {
-    const std::string name = other.filename();
-    if (step && checkpoint_step(name) < step) older = name;
-  }
-  if (older.empty()) return "restore it, or start again in another folder";
-  return str("restore it, or resume from an older one: write ", older, " into ",
-             (run / kLatestName).string());
-}
-
 void verify_checkpoint(const fs::path& folder, const Axis& world) {
-  require_intact(folder, {.index = world.rank(), .count = world.size()}, remedy_of(folder));
+  VerifyShare share{.index = world.rank(), .count = world.size()};
+  const bool is_shown = world.rank() == 0 && launched_world_size() == 0;
+  if (is_shown) share.on_bytes = terminal_progress("verified MiB");
+  require_intact(folder, share, remedy_of(folder));
   world.barrier("verify: checkpoint is whole");
 }
 

@@ -1,6 +1,8 @@
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +23,9 @@ class RunFolder {
   /// checkpoints, 0: all. Throws Error(kIo) naming pid and host if another run writes there, and on
   /// a rank that does not see the files of rank 0, because its host has another disk.
   RunFolder(std::filesystem::path path, Writers writers, int64_t keep_last = 0);
+  ~RunFolder();  ///< does not wait for what a thread reads back
+  RunFolder(const RunFolder&) = delete;
+  RunFolder& operator=(const RunFolder&) = delete;
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 
@@ -40,35 +45,42 @@ class RunFolder {
 
   /// Writes step_NNNNNNNN, sets `latest` to it, then removes the oldest checkpoints beyond
   /// keep_last; nothing is removed before the new one was read back and found intact. A step that
-  /// `latest` names already is not written again. Returns its folder. Throws as save_checkpoint
-  /// does.
+  /// `latest` names already is not written again. A folder of that name without a manifest is
+  /// renamed to end in .damaged, with a warning. Returns the checkpoint's folder. Throws as
+  /// save_checkpoint does.
   std::filesystem::path save(const Checkpoint& checkpoint);
 
-  /// The same, but a thread writes: returns as soon as this rank's tensors are copied. A second
-  /// save waits for the first. poll_save() or wait_for_save() completes it.
+  /// The same, but a thread writes and reads back: returns as soon as this rank's tensors are
+  /// copied. A second save waits for the first. poll_save() or wait_for_save() completes it.
   void async_save(const Checkpoint& checkpoint);
 
-  /// Completes a pending async save, as save() does, if all ranks have written their parts. Call it
-  /// between steps. Returns whether the save is still pending. Rethrows an error of the thread.
+  /// Completes a pending async save if all ranks have written their parts; a later call, after they
+  /// have read them back, removes the oldest checkpoints. Call it between steps. Returns whether
+  /// the save is still pending. Rethrows an error of the threads.
   bool poll_save();
-  /// Waits until all ranks have written, then completes the async save. Call it before the program
-  /// ends: otherwise the save is lost. Does nothing if no save is pending. Throws as poll_save().
+  /// Waits until all ranks have written and read back, and completes the async save. Call it before
+  /// the program ends: otherwise the save is lost. Does nothing if no save is pending. Throws as
+  /// poll_save().
   void wait_for_save();
 
  private:
   bool begin(const Checkpoint& checkpoint);
   void publish();
   void name_newest(const std::filesystem::path& checkpoint);
-  void retire(const std::filesystem::path& newest);
+  void check_newest();
+  void retire();
 
   std::filesystem::path path_;
   Writers writers_;
   int64_t keep_last_;
   std::optional<int64_t> kept_step_;  // of keep()
   std::unique_ptr<FileLock> lock_;
-  std::filesystem::path target_;       // of save_
-  std::unique_ptr<ShardedSave> save_;  // pending
-  bool has_warned_ = false;            // that the model's files cannot be linked
+  std::filesystem::path target_;            // of save_
+  std::unique_ptr<ShardedSave> save_;       // pending
+  std::atomic<bool> is_left_ = false;       // ends the thread
+  std::future<void> check_;                 // a thread reads target_ back; then old_ are removed
+  std::vector<std::filesystem::path> old_;  // on the first rank
+  bool has_warned_ = false;                 // that the model's files cannot be linked
 };
 
 /// The checkpoint that the run folder's `latest` names; nullopt if there is none. Throws

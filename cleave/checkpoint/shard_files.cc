@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "cleave/checkpoint/joined_tensors.h"
 #include "cleave/layout/shard_geometry.h"
 #include "cleave/mesh/dry_axis.h"
 #include "cleave/parallel/plan.h"
@@ -327,3 +328,13 @@ void ShardedTensors::read_block(std::string_view name, std::span<const Slice> sl
 }
 
 }  // namespace cleave::inline checkpoint
+
+void cleave_joined_tensors(const std::string& folder, std::vector<cleave::TensorInfo>& tensors,
+                           std::vector<std::string>& files) {
+  using namespace cleave;  // NOLINT(google-build-using-namespace)
+  const auto found = find_shard_files(folder);
+  if (!found) return;
+  const ShardedTensors joined(*found, Json::parse_file(folder + "/config.json", kConfigLimits));
+  tensors = joined.list();
+  files = joined.file_names();
+}

@@ -11,6 +11,7 @@
 #include "cleave/checkpoint/sharded_folder.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -116,14 +117,31 @@ uint64_t disk_bytes(const FolderContents& contents, const Writers& writers) {
     bytes += manifest_max_bytes(plan, plan.tensors().size() * blocks_each(group, writers));
     bytes += (plan.files().size() + 1) * kDiskBlock;
   }
-  for (const NamedFile& file : contents.files) {
-    bytes += file.text.size() + kDiskBlock + kManifestBytesPerFile;
+  return bytes + disk_bytes(contents.files);
+}
+
+uint64_t disk_bytes(std::span<const NamedFile> files) {
+  uint64_t bytes = 0;
+  for (const NamedFile& file : files) {
+    const uint64_t blocks = file.name.find('/') == std::string::npos ? 1 : 2;
+    bytes += file.text.size() + blocks * kDiskBlock + kManifestBytesPerFile;
   }
   return bytes;
 }
 
+void write_files(FolderWriter& folder, std::span<const NamedFile> files) {
+  std::set<std::string> made;
+  for (const NamedFile& file : files) {
+    const size_t slash = file.name.find('/');
+    const std::string inside = slash == std::string::npos ? "" : file.name.substr(0, slash);
+    if (!inside.empty() && made.insert(inside).second) folder.make_folder(inside);
+    folder.write_file(file.name, file.text);
+  }
+}
+
 ShardedSave::ShardedSave(fs::path target, FolderContents contents, Writers writers)
     : target_(std::move(target)), contents_(std::move(contents)), writers_(std::move(writers)) {
+  if (!target_.has_filename()) target_ = target_.parent_path();  // "out/" is "out"
   for (const TensorGroup& group : contents_.groups) plans_.push_back(plan_of(group));
   if (is_first()) {
     require_free_space(make_folder_above(target_), disk_bytes(contents_, writers_));
@@ -225,7 +243,7 @@ void ShardedSave::commit() {
   if (failure_) std::rethrow_exception(failure_);
   const std::vector<WrittenBlock> blocks = gather(blocks_, plans_, writers_.world);
   if (is_first()) {
-    for (const NamedFile& file : contents_.files) folder_->write_file(file.name, file.text);
+    write_files(*folder_, contents_.files);
     folder_->write_file(kManifestName, make_manifest(folder_->path(), blocks));
     folder_->commit();
   }

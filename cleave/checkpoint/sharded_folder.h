@@ -43,8 +43,13 @@ struct TensorGroup {
 /// The contents of a folder. The same on every rank, except for the tensors' values.
 struct FolderContents {
   std::vector<TensorGroup> groups;
-  std::vector<NamedFile> files;  ///< written by the first rank
+  std::vector<NamedFile> files;  ///< NAME or FOLDER/NAME; written by the first rank
 };
+
+/// Writes files named NAME or FOLDER/NAME, and makes these folders.
+void write_files(FolderWriter& folder, std::span<const NamedFile> files);
+/// An upper bound on the disk space of such files and their lines in a manifest.
+uint64_t disk_bytes(std::span<const NamedFile> files);
 
 /// An upper bound on the folder's disk space, a few kilobytes above what is written.
 uint64_t disk_bytes(const FolderContents& contents, const Writers& writers);

@@ -69,9 +69,9 @@ std::string joined(const std::vector<std::string>& words) {
 std::string bash_values(const Item& item) {
   const std::string words = joined(choices(item.value));
   if (takes_path(item.value)) {
-    return "COMPREPLY=($(compgen -f -W '" + words + "' -- \"$current\"))";
+    return "mapfile -t COMPREPLY < <(compgen -f -W '" + words + "' -- \"$current\")";
   }
-  return "COMPREPLY=($(compgen -W '" + words + "' -- \"$current\"))";
+  return "mapfile -t COMPREPLY < <(compgen -W '" + words + "' -- \"$current\")";
 }
 
 // A case of "COMMAND SUBCOMMAND", the latter * for a command that has none.
@@ -109,9 +109,9 @@ std::string bash_script(const CLI::App& root) {
          "  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} flags= "
          "parts=\n"
          "  if [[ $COMP_CWORD == 1 ]]; then\n"
-         "    COMPREPLY=($(compgen -W '" +
+         "    mapfile -t COMPREPLY < <(compgen -W '" +
          joined(commands) +
-         " --help --version' -- \"$current\"))\n"
+         " --help --version' -- \"$current\")\n"
          "    return\n"
          "  fi\n"
          "  case \"${COMP_WORDS[1]} ${COMP_WORDS[2]}\" in\n" +
@@ -119,11 +119,11 @@ std::string bash_script(const CLI::App& root) {
          "' ;;\n"
          "  esac\n"
          "  if [[ $current == -* ]]; then\n"
-         "    COMPREPLY=($(compgen -W \"$flags\" -- \"$current\"))\n"
+         "    mapfile -t COMPREPLY < <(compgen -W \"$flags\" -- \"$current\")\n"
          "  elif [[ $COMP_CWORD == 2 && -n $parts ]]; then\n"
-         "    COMPREPLY=($(compgen -W \"$parts\" -- \"$current\"))\n"
+         "    mapfile -t COMPREPLY < <(compgen -W \"$parts\" -- \"$current\")\n"
          "  else\n"
-         "    COMPREPLY=($(compgen -f -- \"$current\"))\n"
+         "    mapfile -t COMPREPLY < <(compgen -f -- \"$current\")\n"
          "  fi\n"
          "}\n"
          "complete -o filenames -F _cleave cleave\n";

@@ -6,6 +6,7 @@
 
 #include "cleave/base/byte_count.h"
 #include "cleave/base/error.h"
+#include "cleave/base/log.h"
 #include "cleave/cli/check.h"
 #include "cleave/cli/command.h"
 #include "cleave/cli/library.h"
@@ -98,6 +99,7 @@ int run(ConvertOptions& options, Words& words, const Flags& flags) {
   CLEAVE_CHECK(words.format == "gguf" || !options.to.ends_with(".gguf"), Code::kUsage, "--to is ",
                options.to, ", the name of a GGUF file, and --format is ", words.format,
                "; give another name, or omit --format");
+  set_quiet(words.quiet);
   ConvertReport report;
   library_function<decltype(cleave_convert)>("cleave_convert")(options, report);
   if (words.json) print_json(options, words, report);

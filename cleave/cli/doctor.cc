@@ -26,7 +26,7 @@ struct Options {
 };
 
 constexpr std::string_view kSignalMeaning =
-    "ended by signal n: 130 Ctrl-C, 137 SIGKILL, 143 SIGTERM";
+    "ended by signal n: 129 closed terminal, 130 Ctrl-C, 137 SIGKILL, 143 SIGTERM";
 
 void print_exit_codes(bool json) {
   Object list = Object::array();

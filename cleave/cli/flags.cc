@@ -33,12 +33,24 @@ std::string command_name(const CLI::App& app) {
   return (is_in_family ? family->get_name() + " " : "") + app.get_name();
 }
 
+// Refuses a flag of the command whose two hyphens an editor or a web page has made one long dash.
+void refuse_long_dash(const std::string& word, const CLI::App& app) {
+  constexpr std::string_view kDashes[] = {"\xE2\x80\x93", "\xE2\x80\x94", "\xE2\x88\x92"};
+  for (const std::string_view dash : kDashes) {
+    if (!word.starts_with(dash)) continue;
+    const std::string meant = "--" + word.substr(dash.size(), word.find('=') - dash.size());
+    CLEAVE_CHECK(app.get_option_no_throw(meant) == nullptr, Code::kUsage, "'", word,
+                 "' begins with a long dash; did you mean ", meant, ", with two hyphens");
+  }
+}
+
 // CLI11 takes any word after a flag as its value. If that word is a flag, the value is missing.
 void refuse_swallowed_flag(const Flags::Flag& flag, const CLI::App& app) {
   for (const std::string& value : flag.option->results()) {
     const std::string word = value.substr(0, value.find('='));
     const bool is_flag = word.starts_with("--") && app.get_option_no_throw(word) != nullptr;
     const std::string name = dashed(flag.row.name);
+    refuse_long_dash(value, app);
     CLEAVE_CHECK(!is_flag, Code::kUsage, name, " has no value, ", word, " follows it; give it as ",
                  name, ' ', flag.row.value);
   }
@@ -227,6 +239,7 @@ void Flags::read_word() {
   for (const std::string& word : app_->remaining()) {
     const bool is_flag = word.starts_with('-') && word != "-" && word != "--";
     if (is_flag) refuse_flag(word.substr(0, word.find('=')));
+    refuse_long_dash(word, *app_);
     words.push_back(word);
   }
   for (const std::string& word : words) {

@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "cleave/base/byte_count.h"
+#include "cleave/base/byte_progress.h"
 #include "cleave/base/dtype.h"
 #include "cleave/base/error.h"
 #include "cleave/base/progress.h"
@@ -187,7 +188,7 @@ void verify(const Inspection& found) {
   CLEAVE_CHECK(
       found.has_manifest, Code::kIo, found.path.string(),
       ": has no manifest.json to verify with; only checkpoints written by cleave have one");
-  require_intact(found.path);
+  require_intact(found.path, {.on_bytes = terminal_progress("verified MiB")});
 }
 
 int run(const Options& options) {

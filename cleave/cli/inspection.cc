@@ -6,7 +6,9 @@
 #include <system_error>
 
 #include "cleave/base/error.h"
+#include "cleave/checkpoint/joined_tensors.h"
 #include "cleave/checkpoint/names.h"
+#include "cleave/cli/library.h"
 #include "cleave/file/file.h"
 #include "cleave/file/model_path.h"
 #include "cleave/format/gguf.h"
@@ -24,9 +26,9 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, problem);
 }
 
-std::vector<InspectedTensor> inspected(const TensorSource& source) {
+std::vector<InspectedTensor> inspected(std::vector<TensorInfo> list) {
   std::vector<InspectedTensor> tensors;
-  for (TensorInfo& info : source.list()) {
+  for (TensorInfo& info : list) {
     std::string type(file_name(info.dtype));
     const uint64_t bytes = block_bytes(info, {});
     tensors.push_back({std::move(info), std::move(type), bytes});
@@ -35,8 +37,25 @@ std::vector<InspectedTensor> inspected(const TensorSource& source) {
 }
 
 void add_tensors(const TensorSource& source, Inspection& found) {
-  found.tensors = inspected(source);
+  found.tensors = inspected(source.list());
   found.tensor_files = source.file_names();
+}
+
+/// Whether the folder has files of ranks, as `convert --format oslo` and `nxd` name them.
+bool has_rank_files(const fs::path& folder) {
+  const fs::directory_iterator files(folder);
+  return std::any_of(begin(files), end(files), [](const fs::directory_entry& entry) {
+    const std::string name = entry.path().filename();
+    return name.starts_with("pytorch_model_tp_") || name.starts_with("tp_rank_");
+  });
+}
+
+/// Only the library knows how to join the parts of a tensor.
+void add_joined_tensors(const fs::path& folder, Inspection& found) {
+  std::vector<TensorInfo> tensors;
+  library_function<decltype(cleave_joined_tensors)>("cleave_joined_tensors")(
+      folder.string(), tensors, found.tensor_files);
+  found.tensors = inspected(std::move(tensors));
 }
 
 constexpr int64_t kMostHeads = 1 << 20;
@@ -63,6 +82,8 @@ void read_folder(const fs::path& folder, Inspection& found) {
   }
   if (has_safetensors(folder, stem) || has_torch_bin(folder)) {
     add_tensors(*open_tensors(folder, stem), found);
+  } else if (is_there(folder / "config.json") && has_rank_files(folder)) {
+    add_joined_tensors(folder, found);
   }
   CLEAVE_CHECK(found.config || !found.tensors.empty(), Code::kIo, folder.string(),
                ": holds no model; expected config.json or params.json, and *.safetensors or *.bin");
@@ -73,7 +94,7 @@ void read_folder(const fs::path& folder, Inspection& found) {
   const Json state = Json::parse_file((folder / kStateName).string());
   if (state.has("step")) found.step = state.at("step").as_int(0);
   if (has_safetensors(folder, kOptimizerStem)) {
-    found.optimizer = inspected(Safetensors::open(folder, kOptimizerStem));
+    found.optimizer = inspected(Safetensors::open(folder, kOptimizerStem).list());
   }
 }
 

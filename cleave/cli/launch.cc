@@ -163,7 +163,7 @@ Command launch_command() {
         flags.add({&given->remote_shell, "remote-shell", "COMMAND",
                    "runs a command on a host, as COMMAND HOST 'SHELL COMMAND'"});
         flags.add({&ranks.grace_s, "grace", "SECONDS",
-                   "time to save a checkpoint after Ctrl-C or SIGTERM", "",
+                   "time to save a checkpoint after Ctrl-C, SIGTERM or SIGHUP", "",
                    option::Limits{.low = 0, .high = option::kSeconds.high}});
         flags.add({&ranks.max_restarts, "max-restarts", "N",
                    "restarts of all ranks after a failure, with --hosts on the hosts that "

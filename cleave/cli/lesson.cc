@@ -8,6 +8,7 @@
 
 #include "cleave/base/error.h"
 #include "cleave/base/log.h"
+#include "cleave/base/stop.h"
 #include "cleave/cli/command.h"
 #include "cleave/cli/failed_start.h"
 #include "cleave/cli/library.h"
@@ -42,8 +43,8 @@ const Lesson kLessons[] = {
     {"sp", "sequence parallelism: two ranks also share what is between the matrices",
      "tensor parallelism alone", 2, 1, [](TrainOptions& o) { o.tp = 2; },
      [](TrainOptions& o) { o.sequence_parallel = true; }},
-    {"pp", "pipeline parallelism: four ranks hold two blocks each", "GPipe's order of the same", 4,
-     8,
+    {"pp", "pipeline parallelism: four ranks hold two blocks each", "a pipeline in GPipe's order",
+     4, 8,
      [](TrainOptions& o) {
        o.pp = 4;
        o.micro_batch_size = 1;
@@ -115,13 +116,26 @@ TrainOptions common_options(const LessonSizes& sizes, const fs::path& folder) {
 LessonRun trained(TrainOptions o, const fs::path& folder) {
   o.out = folder.string();
   library_function<decltype(cleave_train)>("cleave_train")(o);
+  if (const int signal = StopSignal::pending(); signal != 0) throw Stopped{signal};
   return read_lesson_run(o.out);
 }
 
-void print(const Lesson& lesson, const std::vector<LessonAnswer>& answers, const fs::path& page,
-           bool json) {
+/// What the letters of the formulas stand for.
+std::string letters_of(const LessonSizes& s) {
+  const std::string ranks =
+      s.micro_batches > 1 ? str("p = ", s.ranks, " stages, m = ", s.micro_batches, " micro-batches")
+                          : str("n = ", s.ranks, " ranks");
+  return str("b = ", s.batch, " sequences of s = ", s.seq_len, " tokens, width h = ", s.hidden,
+             ", L = ", s.layers, " blocks, ", ranks, ", psi = ", all_weights(s), " weights");
+}
+
+void print(const Lesson& lesson, const LessonSizes& sizes, const std::vector<LessonAnswer>& answers,
+           const fs::path& page, bool json) {
   Object list = Object::array();
-  if (!json) log_info("lesson    ", lesson.title);
+  if (!json) {
+    log_info("lesson    ", lesson.title);
+    log_info("letters   ", letters_of(sizes));
+  }
   for (size_t i = 0; i < answers.size(); ++i) {
     const LessonAnswer& a = answers[i];
     list.push_back({{"question", a.question},
@@ -131,12 +145,14 @@ void print(const Lesson& lesson, const std::vector<LessonAnswer>& answers, const
                     {"remark", a.remark}});
     if (json) continue;
     log_info('\n', i + 1, ". ", a.question);
-    log_info("formula   ", a.formula, ": ", number_text(a.expected, a.unit));
+    log_info("formula   ", a.formula);
+    log_info("expected  ", number_text(a.expected, a.unit));
     log_info("this run  ", number_text(a.measured, a.unit));
     log_info(a.remark);
   }
   const Object all = {{"lesson", lesson.name}, {"page", page.string()}, {"questions", list}};
-  log_info(json ? all.dump() : str("\npage      ", page.string()));
+  log_info(json ? all.dump(-1, ' ', false, Object::error_handler_t::replace)
+                : str("\npage      ", page.string()));
 }
 
 /// Trains both runs in `folder`, and answers the questions.
@@ -155,7 +171,7 @@ void teach(const Lesson& lesson, const fs::path& folder, bool json) {
   const std::vector<LessonAnswer> answers = lesson_answers(lesson.name, runs);
   const fs::path page = folder / "run" / kReplayPageName;
   write_atomic(page, std::string_view(with_lesson(read_file(page), lesson.title, answers)));
-  print(lesson, answers, page, json);
+  print(lesson, runs.sizes, answers, page, json);
 }
 
 /// Removes the files of a lesson from a folder that was empty or missing before.
@@ -176,6 +192,7 @@ int run(const Options& options) {
   std::error_code problem;
   CLEAVE_CHECK(!fs::exists(folder, problem) || fs::is_empty(folder, problem), Code::kUsage,
                "--out ", folder.string(), " is not empty; choose another folder, or remove it");
+  const StopSignal stop;  // from here on a signal leaves no files, also while libtorch is loaded
   const FailedStart start(folder);
   fs::create_directories(folder, problem);
   CLEAVE_CHECK(!problem, Code::kIo, folder.string(), ": ", problem.message());

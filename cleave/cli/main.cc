@@ -7,14 +7,17 @@
 #include <unistd.h>
 
 #include "cleave/base/log.h"
+#include "cleave/base/stop.h"
 #include "cleave/cli/program.h"
 #include "cleave/comm/launch/failure.h"
 
 namespace {
 
 // SIGPIPE from stdout ends the program. SIGPIPE from the socket of a lost rank must not: the failed
-// write reports the cause.
+// write reports the cause. Nor must one while a run stops on a signal, which may have ended the
+// reader too (cleave train | tee): the run still saves.
 extern "C" void on_broken_pipe(int signal) {
+  if (cleave::StopSignal::pending() != 0) return;
   pollfd out{STDOUT_FILENO, POLLOUT, 0};
   if (poll(&out, 1, 0) > 0 && (out.revents & POLLERR) != 0) _exit(128 + signal);
 }

@@ -62,7 +62,6 @@ void read_prompt_file(GenerateOptions* options) {
   const std::string text = is_stdin ? read_stdin() : read_prompts(path);
   require_utf8_file(path, text);
   const bool is_jsonl = path.ends_with(".jsonl");
-  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
   std::string_view rest = text;
   if (rest.starts_with(kByteOrderMark)) rest.remove_prefix(kByteOrderMark.size());
   for (int line = 1; !rest.empty(); ++line) {

@@ -1,3 +1,4 @@
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <utility>
@@ -18,7 +19,8 @@ int run(Options options) {
   const std::vector<std::string>& runs = options.runs;
   CLEAVE_CHECK(!runs.empty(), Code::kUsage, "no RUN given; see cleave report --help");
   if (options.out.empty()) {
-    options.out = runs.size() == 1 ? runs[0] + "/" + std::string(kPageName) : "comparison.html";
+    options.out = runs.size() == 1 ? (std::filesystem::path(runs[0]) / kPageName).string()
+                                   : "comparison.html";
   }
   CLEAVE_CHECK(options.out.ends_with(".html"), Code::kUsage, "--out is ", options.out,
                "; expected a name that ends in .html");

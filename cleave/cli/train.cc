@@ -75,6 +75,9 @@ void check(const TrainOptions& options) {
       "--async-save needs --save-every: the last checkpoint is never saved asynchronously");
   CLEAVE_CHECK(options.eval_every == 0 || !options.eval_data.empty(), Code::kUsage,
                "--eval-every needs --eval-data");
+  CLEAVE_CHECK(options.eval_data.empty() || options.steps != 0, Code::kUsage,
+               "--eval-data is evaluated after steps, and --steps is 0; omit it, and measure the "
+               "model with cleave eval");
   CLEAVE_CHECK(options.early_stop == 0 || options.eval_every > 0, Code::kUsage,
                "--early-stop needs --eval-every: it counts evaluations");
   check_schedule(options);

@@ -45,8 +45,8 @@ using cleave::model_parallel_is_initialized;
 class ParallelLayer {
  public:
   virtual ~ParallelLayer() = default;
-  /// Allocates and initializes its parameters without memory. Initial values are a function of
-  /// `seed`, name and position in the whole tensor.
+  /// Allocates those of its parameters that have no memory yet, with initial values that are a
+  /// function of `seed`, name and position in the whole tensor.
   virtual void allocate(uint64_t seed) = 0;
   [[nodiscard]] const Axis& group() const { return group_; }
   /// Device that the caller asked for; nullopt: the model's.

@@ -137,7 +137,8 @@ void save(const std::vector<DictItem>& dict, const std::string& path) {
   FolderContents contents = contents_of(dict);
   std::unique_ptr<FileLock> lock;
   if (writers.world.rank() == 0) {
-    lock = std::make_unique<FileLock>(make_folder_above(path));
+    const fs::path given = path, target = given.has_filename() ? given : given.parent_path();
+    lock = std::make_unique<FileLock>(make_folder_above(target), target.filename());
   }
   ShardedSave save(path, std::move(contents), writers);
   save.write();

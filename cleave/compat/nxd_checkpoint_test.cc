@@ -4,12 +4,14 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <optional>
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "cleave/compat/nxd.h"
+#include "cleave/file/file_lock.h"
 #include "cleave/nn/norm.h"
 #include "cleave/parallel/zero1.h"
 #include "tests/support/golden.h"
@@ -192,6 +194,11 @@ TEST(NxdCheckpoint, FoldersAboveThePath_AreMade) {
     Model model;
     nxd::save({{"model", nxd::state_dict(model)}}, folder / "run/epochs/0");
     nxd::load(folder / "run/epochs/0", model);
+    // Another job that writes in the same folder, and a slash at the end.
+    std::optional<FileLock> other;
+    if (nxd::get_tensor_model_parallel_rank() == 0) other.emplace(folder / "run/epochs");
+    nxd::save({{"model", nxd::state_dict(model)}}, folder / "run/epochs/1/");
+    nxd::load(folder / "run/epochs/1", model);
   });
 }
 

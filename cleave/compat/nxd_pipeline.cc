@@ -122,9 +122,9 @@ void NxDPPModel::check_options() const {
 
 void NxDPPModel::cut_pipeline_stage(const std::string& name) {
   CLEAVE_CHECK(!pipeline_, Code::kUsage, "cut_pipeline_stage(", name,
-               ") after the model was partitioned");
+               ") after the model was partitioned; call it before partition()");
   CLEAVE_CHECK(!options_.auto_partition, Code::kUsage, "cut_pipeline_stage(", name,
-               ") with auto_partition, which chooses the cuts itself");
+               ") with auto_partition, which chooses the cuts itself; leave one of them out");
   cuts_.push_back(name);
 }
 

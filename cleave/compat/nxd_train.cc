@@ -13,7 +13,7 @@ namespace {
 void check_stages(const Parameter& p) {
   const Axis& pp = get_pipeline_model_parallel_group();
   CLEAVE_CHECK(pp.size() == 1 || has_same_ranks(stages_of(p), pp), Code::kUsage, p.name(),
-               " has no gradient of the ", pp.size(),
+               ": the gradient is not summed over the ", pp.size(),
                " pipeline stages; train with NxDPPModel::run_train");
 }
 

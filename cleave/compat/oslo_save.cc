@@ -138,7 +138,7 @@ class Target {
     const fs::path parent = make_folder_above(target_);
     CLEAVE_CHECK(!fs::exists(target_) || fs::is_directory(target_), Code::kIo, target_.string(),
                  " is a file; give the name of a folder");
-    lock_ = std::make_unique<FileLock>(parent);
+    lock_ = std::make_unique<FileLock>(parent, target_.filename());
     require_free_space(parent, bytes);
     if (fs::exists(target_)) check_old_folder();
     if (fs::exists(next_of(target_))) remove_folder(next_of(target_));  // of a writer that died
@@ -169,7 +169,7 @@ class Target {
                  " is a checkpoint of a run, with its optimizer; save into another folder");
     for (const auto& entry : fs::directory_iterator(target_)) {
       const std::string name = entry.path().filename().string();
-      if (name == ".lock") continue;
+      if (name.starts_with('.') && name.ends_with(".lock")) continue;
       CLEAVE_CHECK(entry.is_regular_file() && !entry.is_symlink() && is_file_name(name),
                    Code::kUsage, entry.path().string(),
                    " is not a regular file and would be lost; save into another folder");

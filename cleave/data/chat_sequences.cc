@@ -35,7 +35,8 @@ void ChatSequences::add(const TokenizedChat& chat) {
 }
 
 void ChatSequences::check_index(int64_t index) const {
-  CLEAVE_CHECK(index >= 0 && index < size(), Code::kUsage, "sample ", index, " of ", size());
+  CLEAVE_CHECK(index >= 0 && index < size(), Code::kUsage, "sample ", index,
+               " does not exist; there are ", size());
 }
 
 void ChatSequences::finish() {

@@ -1,6 +1,7 @@
 #include "cleave/base/error.h"
 #include "cleave/data/chat_sequences.h"
 #include "cleave/data/dataset_kinds.h"
+#include "cleave/data/reading_progress.h"
 #include "cleave/text/jsonl.h"
 
 namespace cleave::inline data {
@@ -54,11 +55,14 @@ std::shared_ptr<const Dataset> chat_dataset(const DatasetOptions& options, const
   require_tokenizer(options, "holds conversations, which need");
   auto dataset = std::make_shared<ChatDataset>(options);
   ChatReader reader(options.tokenizer, chat);
+  ReadingProgress progress = common_progress(options.files, "tokenized MiB", options.cache_folder);
   for (const std::string& file : options.files) {
     JsonLines rows(file);
     while (const std::optional<Json> row = rows.next()) {
       dataset->append(reader.read(*row, rows.place()), rows.place(), *counts);
+      progress.note(rows.bytes_read());
     }
+    progress.end_file();
   }
   CLEAVE_CHECK(dataset->size() > 0, Code::kUsage, "no conversation of ", counts->conversations,
                " has a trained token in its first ", options.seq_len, " tokens; raise --seq-len");

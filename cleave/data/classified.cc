@@ -107,7 +107,8 @@ class ClassifiedDataset final : public Dataset {
   [[nodiscard]] bool is_text() const override { return true; }
 
   [[nodiscard]] Sample sample(int64_t index) const override {
-    CLEAVE_CHECK(index >= 0 && index < size(), Code::kUsage, "sample ", index, " of ", size());
+    CLEAVE_CHECK(index >= 0 && index < size(), Code::kUsage, "sample ", index,
+                 " does not exist; there are ", size());
     const auto at = static_cast<size_t>(index);
     return {.ids = {ids_.data() + starts_[at], ids_.data() + starts_[at + 1]},
             .labels = {},

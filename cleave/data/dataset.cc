@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cleave/base/error.h"
+#include "cleave/base/resource_limits.h"
 #include "cleave/data/dataset_kinds.h"
 #include "cleave/data/documents.h"
 #include "cleave/data/tokens.h"
@@ -46,6 +47,9 @@ void refuse_tables(const DatasetOptions& options) {
 /// The ids of text files.
 std::vector<TokenizedFile> tokenized_files(const DatasetOptions& options, FileKind kind) {
   require_tokenizer(options, str("is ", name(kind), ", which needs"));
+  // The ids and the lengths of each file stay open.
+  reserve_descriptors(2 * std::ssize(options.files),
+                      str("data in ", counted(options.files.size(), "file")));
   std::vector<TokenizedFile> out;
   for (const std::string& file : options.files) {
     out.push_back(tokenized_file(file, kind, *options.tokenizer, options.cache_folder));

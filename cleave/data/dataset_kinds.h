@@ -30,7 +30,8 @@ struct RowsOptions {
 
 /// The rows of JSONL files, in order. Each is one sample, unchanged: `input_ids`, and optionally
 /// `labels`, `attention_mask` and `token_type_ids` of the same length. Labels are ids or -100.
-/// Throws Error(kFormat) with file and line, Error(kUsage) if there are no rows.
+/// `position_ids` can only be 0, 1, 2, ... Throws Error(kFormat) with file and line, Error(kUsage)
+/// if there are no rows.
 std::shared_ptr<const Dataset> rows_dataset(const std::vector<std::string>& files,
                                             const RowsOptions& options);
 

@@ -3,6 +3,8 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <sys/resource.h>
+#include <unistd.h>
 #include <utility>
 #include <vector>
 
@@ -32,6 +34,7 @@ class Data {
     write_atomic(folder_ / name, text);
     return (folder_ / name).string();
   }
+  [[nodiscard]] std::string folder(const std::string& name) const { return folder_ / name; }
   [[nodiscard]] DatasetOptions options(std::vector<std::string> files, int64_t seq_len = 4) const {
     DatasetOptions options;
     options.files = std::move(files);
@@ -93,6 +96,42 @@ TEST(OpenDataset, SequencesThatSpanFiles_TakeFromEach) {
     const Ids packed(want.begin(), want.begin() + static_cast<int64_t>(whole_rows) * seq_len);
     EXPECT_EQ(all_ids(*opened), packed) << seq_len;
   }
+}
+
+/// Restores the soft limit of open files.
+class DescriptorLimit {
+ public:
+  DescriptorLimit() { getrlimit(RLIMIT_NOFILE, &before_); }
+  ~DescriptorLimit() { setrlimit(RLIMIT_NOFILE, &before_); }
+  DescriptorLimit(const DescriptorLimit&) = delete;
+  DescriptorLimit& operator=(const DescriptorLimit&) = delete;
+
+  /// Leaves about `count` more files to open, until the program raises the limit.
+  void set(rlim_t count) const {
+    const int next = dup(STDIN_FILENO);
+    close(next);
+    const rlimit limit{.rlim_cur = static_cast<rlim_t>(next) + count, .rlim_max = before_.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  }
+
+ private:
+  rlimit before_{};
+};
+
+// The files of tokens stay open: more of them than the usual soft limit allows.
+TEST(OpenDataset, MoreFilesThanTheSoftLimit_AreRead) {
+  constexpr size_t kCount = 200;
+  const DescriptorLimit limit;
+  Data data;
+  std::vector<std::string> files, documents;
+  for (size_t i = 0; i < kCount; ++i) {
+    documents.push_back(str("text ", i));
+    files.push_back(data.file(str(i, ".jsonl"), str("{\"text\": \"", documents.back(), "\"}\n")));
+  }
+  DatasetOptions options = data.options(files, 1);
+  options.cache_folder = data.folder("tokens");
+  limit.set(100);
+  EXPECT_EQ(all_ids(*open_dataset(options)), stream_of(documents));
 }
 
 TEST(OpenDataset, JsonLines_AreOneDocumentEach) {
@@ -166,6 +205,22 @@ TEST(OpenDataset, RowsOfIds_AreSamplesUnchanged) {
   EXPECT_EQ(thrown_by([&] { (void)opened->sample(-1); }).code(), Code::kUsage);
 }
 
+// The model counts positions itself: others, as those of rows with several texts, would be ignored.
+TEST(OpenDataset, RowsWithOtherPositions_AreRefused) {
+  const auto rows_at = [](const std::string& positions) {
+    Data data;
+    return open_dataset(data.options({data.file(
+        "rows.jsonl", R"({"input_ids": [3, 4, 5], "position_ids": )" + positions + "}")}));
+  };
+  EXPECT_EQ(rows_at("[0, 1, 2]")->size(), 1);
+  EXPECT_EQ(rows_at("null")->size(), 1);
+  for (const char* positions : {"[0, 1, 0]", "[1, 2, 3]", "[0, 0, 1]", "[0, -1, 2]", "3"}) {
+    const Error error = thrown_by([&] { (void)rows_at(positions); });
+    EXPECT_EQ(error.code(), Code::kFormat) << positions;
+    EXPECT_THAT(error.what(), HasSubstr("rows.jsonl:1: \"position_ids")) << positions;
+  }
+}
+
 TEST(OpenDataset, InvalidRows_AreRefusedWithFileLineAndKey) {
   struct Case {
     std::string line, says;
@@ -200,6 +255,20 @@ TEST(OpenDataset, InvalidRows_AreRefusedWithFileLineAndKey) {
     EXPECT_THAT(error.what(), HasSubstr("rows.jsonl:3: ")) << wrong.line;
     EXPECT_THAT(error.what(), HasSubstr(wrong.says));
   }
+}
+
+// Tables of columns have null where a row lacks a value. A language model's labels are its ids, but
+// masked ids are not their own labels.
+TEST(OpenDataset, LabelsThatAreNull_CountAsMissing) {
+  Data data;
+  DatasetOptions options =
+      data.options({data.file("rows.jsonl", "{\"input_ids\": [3, 4], \"labels\": null}")});
+  EXPECT_THAT(labels_of(open_dataset(options)->sample(0)), testing::ElementsAre(3, 4));
+  options.task = Task::kMlm;
+  const Error error = thrown_by([&] { open_dataset(options); });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_THAT(error.what(), HasSubstr("rows.jsonl:1: \"labels\" is null; expected an array of "
+                                      "integers, which task mlm learns"));
 }
 
 TEST(OpenDataset, InvalidTextLines_AreRefusedWithFileAndLine) {

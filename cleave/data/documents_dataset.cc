@@ -29,7 +29,8 @@ class DocumentsDataset final : public Dataset {
   [[nodiscard]] uint64_t fingerprint() const override { return fingerprint_; }
 
   [[nodiscard]] Sample sample(int64_t index) const override {
-    CLEAVE_CHECK(index >= 0 && index < size(), Code::kUsage, "sample ", index, " of ", size());
+    CLEAVE_CHECK(index >= 0 && index < size(), Code::kUsage, "sample ", index,
+                 " does not exist; there are ", size());
     const Piece& piece = samples_[static_cast<size_t>(index)];
     Sample sample;
     sample.ids.resize(static_cast<size_t>(piece.count));

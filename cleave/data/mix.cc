@@ -56,7 +56,8 @@ class JoinedDataset final : public Dataset {
   [[nodiscard]] uint64_t fingerprint() const override { return fingerprint_; }
 
   [[nodiscard]] Sample sample(int64_t index) const override {
-    CLEAVE_CHECK(index >= 0 && index < size(), Code::kUsage, "sample ", index, " of ", size());
+    CLEAVE_CHECK(index >= 0 && index < size(), Code::kUsage, "sample ", index,
+                 " does not exist; there are ", size());
     const auto end = std::upper_bound(ends_.begin(), ends_.end(), index);
     const Dataset& data = *sources_[static_cast<size_t>(end - ends_.begin())].data;
     return data.sample(index - (*end - data.size()));

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <system_error>
 
+#include "cleave/base/resource_limits.h"
+
 namespace cleave::inline data {
 namespace {
 
@@ -24,6 +26,7 @@ void SpilledBytes::spill() {
     std::error_code error;
     std::filesystem::create_directories(folder_, error);
     if (error) throw_io(folder_.string(), "mkdir", error.value());
+    reserve_descriptors(1, "data in many files");
     file_ = File::create_unnamed(folder_);
   }
   file_.write_at(file_bytes_, memory_);

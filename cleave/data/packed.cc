@@ -28,7 +28,8 @@ class PackedDataset final : public Dataset {
   [[nodiscard]] uint64_t fingerprint() const override { return fingerprint_; }
 
   [[nodiscard]] Sample sample(int64_t index) const override {
-    CLEAVE_CHECK(index >= 0 && index < size(), Code::kUsage, "sample ", index, " of ", size());
+    CLEAVE_CHECK(index >= 0 && index < size(), Code::kUsage, "sample ", index,
+                 " does not exist; there are ", size());
     Sample sample;
     sample.ids.resize(static_cast<size_t>(seq_len_));
     int64_t at = index * seq_len_;

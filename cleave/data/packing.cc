@@ -14,18 +14,33 @@
 namespace cleave::inline data {
 namespace {
 
-using Members = std::vector<int64_t>;  // samples of a sequence, in its order
+/// The samples of a sequence.
+struct PackedTexts {
+  std::vector<int64_t> members;  ///< in its order
+  int64_t tokens = 0;
+};
+
+/// Tokens of each sample. Read in the order of the data, since a disk reads it many times faster
+/// than at random.
+std::vector<int64_t> lengths_of(const Dataset& samples) {
+  std::vector<int64_t> out(static_cast<size_t>(samples.size()));
+  for (size_t i = 0; i < out.size(); ++i) {
+    out[i] = std::ssize(samples.sample(static_cast<int64_t>(i)).ids);
+  }
+  return out;
+}
 
 /// Best fit. The free tokens of sequences are kept in order, so that a sample costs O(log n).
-std::vector<Members> best_fit(const Dataset& samples, const PackingOptions& options) {
+std::vector<PackedTexts> best_fit(const Dataset& samples, const PackingOptions& options) {
   const int64_t count = samples.size();
+  const std::vector<int64_t> lengths = lengths_of(samples);
   const SampleOrder order{
       .num_samples = count, .batch_size = count, .shuffle = options.shuffle, .seed = options.seed};
-  std::vector<Members> sequences;
+  std::vector<PackedTexts> sequences;
   std::set<std::pair<int64_t, size_t>> open;  // free tokens and index of sequences with room
   for (int64_t place = 0; place < count; ++place) {
     const int64_t sample = order.at(0, place);
-    const int64_t length = std::ssize(samples.sample(sample).ids);
+    const int64_t length = lengths[static_cast<size_t>(sample)];
     std::pair<int64_t, size_t> target{options.seq_len, sequences.size()};
     const auto fullest = open.lower_bound({length, 0});
     if (fullest != open.end()) {
@@ -34,7 +49,8 @@ std::vector<Members> best_fit(const Dataset& samples, const PackingOptions& opti
     } else {
       sequences.emplace_back();
     }
-    sequences[target.second].push_back(sample);
+    sequences[target.second].members.push_back(sample);
+    sequences[target.second].tokens += length;
     if (target.first > length) open.emplace(target.first - length, target.second);
   }
   return sequences;
@@ -50,14 +66,25 @@ void append(std::vector<int64_t>& to, const std::vector<int64_t>& values, size_t
 class PackedSamples final : public Dataset {
  public:
   PackedSamples(std::shared_ptr<const Dataset> samples, const PackingOptions& options)
-      : samples_(std::move(samples)), sequences_(best_fit(*samples_, options)) {}
+      : samples_(std::move(samples)), sequences_(best_fit(*samples_, options)) {
+    Hasher hasher;
+    const uint64_t of_samples = samples_->fingerprint();
+    hasher.update(std::as_bytes(std::span(&of_samples, 1)));
+    for (const PackedTexts& sequence : sequences_) {
+      const size_t count = sequence.members.size();
+      hasher.update(std::as_bytes(std::span(&count, 1)));
+      hasher.update(std::as_bytes(std::span(sequence.members)));
+    }
+    fingerprint_ = hasher.digest();
+  }
 
   [[nodiscard]] int64_t size() const override { return std::ssize(sequences_); }
   [[nodiscard]] bool is_text() const override { return samples_->is_text(); }
 
   [[nodiscard]] Sample sample(int64_t index) const override {
-    CLEAVE_CHECK(index >= 0 && index < size(), Code::kUsage, "sample ", index, " of ", size());
-    const Members& members = sequences_[static_cast<size_t>(index)];
+    CLEAVE_CHECK(index >= 0 && index < size(), Code::kUsage, "sample ", index,
+                 " does not exist; there are ", size());
+    const std::vector<int64_t>& members = sequences_[static_cast<size_t>(index)].members;
     if (members.size() == 1) return samples_->sample(members.front());
     Sample out;
     bool has_mask = false;
@@ -81,21 +108,23 @@ class PackedSamples final : public Dataset {
     return out;
   }
 
-  [[nodiscard]] uint64_t fingerprint() const override {
-    Hasher hasher;
-    const uint64_t of_samples = samples_->fingerprint();
-    hasher.update(std::as_bytes(std::span(&of_samples, 1)));
-    for (const Members& members : sequences_) {
-      const size_t count = members.size();
-      hasher.update(std::as_bytes(std::span(&count, 1)));
-      hasher.update(std::as_bytes(std::span(members)));
+  [[nodiscard]] uint64_t fingerprint() const override { return fingerprint_; }
+
+  /// That of sample(), without reading any.
+  [[nodiscard]] Utilization utilization() const {
+    Utilization sum{.sequences = size()};
+    for (const PackedTexts& sequence : sequences_) {
+      sum.texts += std::ssize(sequence.members);
+      sum.tokens += sequence.tokens;
+      sum.longest = std::max(sum.longest, sequence.tokens);
     }
-    return hasher.digest();
+    return sum;
   }
 
  private:
   std::shared_ptr<const Dataset> samples_;
-  std::vector<Members> sequences_;
+  std::vector<PackedTexts> sequences_;
+  uint64_t fingerprint_ = 0;
 };
 
 }  // namespace
@@ -118,6 +147,7 @@ std::string Utilization::text() const {
 }
 
 Utilization utilization_of(const Dataset& data) {
+  if (const auto* packed = dynamic_cast<const PackedSamples*>(&data)) return packed->utilization();
   Utilization sum{.sequences = data.size()};
   for (int64_t i = 0; i < data.size(); ++i) {
     const Sample sample = data.sample(i);
@@ -126,7 +156,7 @@ Utilization utilization_of(const Dataset& data) {
                      ? 1
                      : std::count(sample.positions.begin(), sample.positions.end(), 0);
     sum.tokens += length;
-    sum.longest = std::max(sum.longest, length);
+    sum.longest = std::max({sum.longest, length, std::ssize(sample.rejected_ids)});
   }
   return sum;
 }

@@ -33,7 +33,7 @@ struct Utilization {
   [[nodiscard]] std::string text() const;
 };
 
-/// Reads all samples.
+/// Reads all samples, unless they are packed_samples().
 Utilization utilization_of(const Dataset& data);
 
 }  // namespace cleave::inline data

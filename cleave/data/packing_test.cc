@@ -105,6 +105,47 @@ TEST(Packing, EveryText_IsInOneSequenceThatHasRoom) {
   }
 }
 
+/// Notes which samples are read.
+class WatchedDataset final : public Dataset {
+ public:
+  explicit WatchedDataset(std::shared_ptr<const Dataset> data) : data_(std::move(data)) {}
+  [[nodiscard]] int64_t size() const override { return data_->size(); }
+  [[nodiscard]] bool is_text() const override { return true; }
+  [[nodiscard]] Sample sample(int64_t index) const override {
+    read_.push_back(index);
+    return data_->sample(index);
+  }
+  [[nodiscard]] uint64_t fingerprint() const override { return data_->fingerprint(); }
+  [[nodiscard]] Ids take_read() const { return std::exchange(read_, {}); }
+
+ private:
+  std::shared_ptr<const Dataset> data_;
+  mutable Ids read_;
+};
+
+// Data may be larger than the memory: it is read once, in its order, to learn the lengths.
+TEST(Packing, Texts_AreReadOnceInTheirOrder) {
+  const auto texts = std::make_shared<WatchedDataset>(many_texts());
+  const auto data = packed_samples(texts, {.seq_len = 64, .seed = 3});
+  Ids all(500);
+  std::iota(all.begin(), all.end(), 0);
+  EXPECT_EQ(texts->take_read(), all);
+  const Utilization found = utilization_of(*data);
+  EXPECT_EQ(texts->take_read(), Ids{});
+  Utilization want{.sequences = data->size()};
+  for (int64_t i = 0; i < data->size(); ++i) {
+    const Sample sample = data->sample(i);
+    want.texts += std::max<int64_t>(
+        1, std::count(sample.positions.begin(), sample.positions.end(), int64_t{0}));
+    want.tokens += std::ssize(sample.ids);
+    want.longest = std::max(want.longest, std::ssize(sample.ids));
+  }
+  EXPECT_EQ(found.texts, want.texts);
+  EXPECT_EQ(found.sequences, want.sequences);
+  EXPECT_EQ(found.tokens, want.tokens);
+  EXPECT_EQ(found.longest, want.longest);
+}
+
 TEST(Packing, Sequences_DependOnSeedAndLengthAlone) {
   const auto texts = many_texts();
   const auto packed = [&](int64_t seq_len, bool shuffle, uint64_t seed) {

@@ -3,6 +3,7 @@
 #include "cleave/data/chat_sequences.h"
 #include "cleave/data/dataset_kinds.h"
 #include "cleave/data/documents.h"
+#include "cleave/data/reading_progress.h"
 
 namespace cleave::inline data {
 namespace {
@@ -70,11 +71,14 @@ std::shared_ptr<const Dataset> pair_dataset(
   require_tokenizer(options, "holds preferences, which need");
   auto dataset = std::make_shared<PairDataset>(options);
   PairReader reader(options.tokenizer, chat_template);
+  ReadingProgress progress = common_progress(options.files, "tokenized MiB", options.cache_folder);
   for (const std::string& file : options.files) {
     JsonLines rows = open_pairs(file);
     while (const std::optional<Json> row = rows.next()) {
       dataset->append(reader.read(*row, rows.place()), rows.place(), *counts);
+      progress.note(rows.bytes_read());
     }
+    progress.end_file();
   }
   CLEAVE_CHECK(counts->pairs > 0, Code::kUsage, "the data in ", names_of(options.files), " has ",
                counts->pairs, " rows; expected at least one pair");

@@ -125,6 +125,25 @@ TEST_F(Pairs, SystemAndToolsBesideMessages_AreShownByTheTemplate) {
   EXPECT_EQ(text(R"(, "system": "S")", R"({"role": "system", "content": "T"},)"), "-[T][Q][B]");
 }
 
+// As DeepSeek R1's template. Oracle: its text, written out; TRL takes what the texts of the prompt
+// and of both messages have in common as the prompt.
+TEST_F(Pairs, AnswersThatATemplateBeginsOtherwiseWhenTheyAreFinished_AreWhole) {
+  chat_template_ = std::make_shared<ChatTemplate>(
+      "{% for m in messages %}{% if m.role == 'assistant' %}<a>"
+      "{{ m.content.split('</think>')[-1] }}<e>{% else %}<u>{{ m.content }}{% endif %}{% endfor %}"
+      "{% if add_generation_prompt %}<a><think>{% endif %}",
+      "test", *byte_tokenizer(), kTrainingTime);
+  const Sample sample =
+      read(str(R"({"prompt": [{"role": "user", "content": "Q"},)",
+               R"({"role": "assistant", "content": "P"}, {"role": "user", "content": "R"}],)",
+               R"("chosen": [{"role": "assistant", "content": "<think>why</think>A"}],)",
+               R"("rejected": [{"role": "assistant", "content": "B"}]})"))
+          ->sample(0);
+  EXPECT_EQ(std::string(sample.ids.begin(), sample.ids.end()), "<u>Q<a>P<e><u>R<a>A<e>");
+  EXPECT_EQ(answer(sample.labels), "A<e>");
+  EXPECT_EQ(answer(sample.rejected_labels), "B<e>");
+}
+
 // As rows whose prompt has another name: TRL trains on them without their prompt.
 TEST_F(Pairs, TextsThatBeginDifferentlyWithoutAPrompt_AreRefused) {
   const std::string answers = R"("chosen": "Yes", "rejected": "No"})";

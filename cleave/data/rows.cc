@@ -7,6 +7,7 @@
 #include "cleave/data/dataset_kinds.h"
 #include "cleave/data/documents.h"
 #include "cleave/data/number_lists.h"
+#include "cleave/data/reading_progress.h"
 #include "cleave/text/jsonl.h"
 
 namespace cleave::inline data {
@@ -49,6 +50,18 @@ std::vector<int32_t> numbers(const Json& row, const Field& field) {
   return values;
 }
 
+/// Refuses a row whose positions are not those that the model counts itself.
+void check_positions(const Json& row, int64_t high) {
+  const std::vector<int32_t> positions = numbers(row, {.key = "position_ids", .high = high});
+  for (size_t i = 0; i < positions.size(); ++i) {
+    if (positions[i] == static_cast<int64_t>(i)) continue;
+    row.at("position_ids")
+        .fail(
+            "expected 0, 1, 2, ... to the end of the row; give each of its texts a row of its own "
+            "(--packing puts them into one sequence again)");
+  }
+}
+
 class RowsDataset final : public Dataset {
  public:
   explicit RowsDataset(const RowsOptions& options)
@@ -64,9 +77,15 @@ class RowsDataset final : public Dataset {
     if (!row.is(Json::Type::kObject)) row.fail("expected an object with \"input_ids\"");
     const std::vector<int32_t> ids = numbers(row, ids_.field);
     if (ids.empty()) row.at("input_ids").fail("expected an array of at least one id");
+    check_positions(row, kMax);
     ids_.lists.append(ids);
     if (options_.num_classes > 0) append_class(row);
-    if (options_.needs_labels) (void)row.at("labels");  // throws if missing
+    if (options_.needs_labels &&
+        row.at("labels").is(Json::Type::kNull)) {  // at() refuses a missing one
+      row.at("labels").fail(
+          "expected an array of integers, which task mlm learns: the ids of masked tokens, and "
+          "-100 elsewhere");
+    }
     for (Column* column : {&labels_, &attention_mask_, &token_types_}) {
       if (column == &labels_ && options_.num_classes > 0) continue;
       const std::vector<int32_t> values = numbers(row, column->field);
@@ -83,7 +102,8 @@ class RowsDataset final : public Dataset {
   [[nodiscard]] bool is_text() const override { return false; }
 
   [[nodiscard]] Sample sample(int64_t index) const override {
-    CLEAVE_CHECK(index >= 0 && index < size(), Code::kUsage, "sample ", index, " of ", size());
+    CLEAVE_CHECK(index >= 0 && index < size(), Code::kUsage, "sample ", index,
+                 " does not exist; there are ", size());
     if (options_.num_classes > 0) {
       return {.ids = ids_.lists.list(index),
               .labels = {},
@@ -129,9 +149,14 @@ class RowsDataset final : public Dataset {
 std::shared_ptr<const Dataset> rows_dataset(const std::vector<std::string>& files,
                                             const RowsOptions& options) {
   auto dataset = std::make_shared<RowsDataset>(options);
+  ReadingProgress progress = common_progress(files, "read MiB", options.cache_folder);
   for (const std::string& file : files) {
     JsonLines lines(file);
-    while (const std::optional<Json> row = lines.next()) dataset->append(*row);
+    while (const std::optional<Json> row = lines.next()) {
+      dataset->append(*row);
+      progress.note(lines.bytes_read());
+    }
+    progress.end_file();
   }
   CLEAVE_CHECK(dataset->size() > 0, Code::kUsage, "the data in ", names_of(files), " has ",
                dataset->size(), " rows; expected at least one");

@@ -75,6 +75,13 @@ class TextReader {
       : path_(path), tokenizer_(tokenizer), take_(take) {}
 
   [[nodiscard]] const std::string& text() const { return text_; }
+  /// Drops a byte order mark at the beginning of the file. Returns its bytes.
+  uint64_t skip_mark(const File& file) {
+    std::string mark(std::min<uint64_t>(kByteOrderMark.size(), file.size()), '\0');
+    file.read_at(0, std::as_writable_bytes(std::span(mark)));
+    if (mark == kByteOrderMark) begin_ = kByteOrderMark.size();
+    return begin_;
+  }
   /// Appends bytes of the file.
   void read(const File& file, uint64_t count) {
     const size_t held = text_.size();
@@ -115,7 +122,7 @@ void for_text_ids(const std::string& path, const Tokenizer& tokenizer, size_t pi
   TextReader reader(path, tokenizer, take);
   const std::string& text = reader.text();
   size_t from = least;  // the places before it were tried
-  for (uint64_t left = size; left > 0;) {
+  for (uint64_t left = size - reader.skip_mark(file); left > 0;) {
     const uint64_t count = std::min<uint64_t>(least, left);
     reader.read(file, count);
     left -= count;

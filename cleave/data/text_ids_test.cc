@@ -83,6 +83,20 @@ TEST(TextIds, TextWithoutBlanks_IsOnePiece) {
   EXPECT_EQ(ids_in_pieces(path, *byte_tokenizer(), 4096).second, 0);
 }
 
+// Oracle: the ids of the text without the mark.
+TEST(TextIds, ByteOrderMarkAtTheBeginning_IsNotTokenized) {
+  const TempFolder folder;
+  const std::string path = folder / "text.txt", mark = "\xEF\xBB\xBF", text = mixed_text(400);
+  for (const std::string& rest : {text, mark + "a", std::string("a"), std::string()}) {
+    write_atomic(path, std::string_view(mark + rest));
+    for (const auto& tokenizer : tokenizers()) {
+      EXPECT_TRUE(ids_in_pieces(path, *tokenizer, 4096).first ==
+                  tokenizer->encode(rest, {.add_special = false}))
+          << tokenizer->kind() << ", " << rest.size() << " bytes";
+    }
+  }
+}
+
 TEST(TextIds, WrongByteInALaterPiece_IsNamedByItsPlaceInTheFile) {
   const TempFolder folder;
   std::string text = mixed_text(1000);

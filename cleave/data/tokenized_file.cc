@@ -9,12 +9,9 @@
 #include <unistd.h>
 #include <vector>
 
-#include "cleave/base/clock.h"
 #include "cleave/base/error.h"
 #include "cleave/base/hash.h"
-#include "cleave/base/progress.h"
-#include "cleave/base/stop.h"
-#include "cleave/comm/bootstrap/environment.h"
+#include "cleave/data/reading_progress.h"
 #include "cleave/data/text_ids.h"
 #include "cleave/data/tokens.h"
 #include "cleave/file/atomic_write.h"
@@ -27,14 +24,17 @@ namespace fs = std::filesystem;
 constexpr uint64_t kCacheVersion = 2;                  // of the rule that turns documents into ids
 constexpr size_t kHashedBlock = size_t{1} << 20;       // of a file that is hashed
 constexpr size_t kTextPieceBytes = size_t{256} << 10;  // of a text that is tokenized
+constexpr const char* kTokenized = "tokenized MiB";    // what a progress counts
 
-/// XXH3 of a file, read in blocks.
-uint64_t hash_file(const std::string& path) {
+/// XXH3 of a file, read in blocks. Throws Stopped on a signal.
+uint64_t hash_file(const std::string& path, const std::string& cache_folder) {
+  ReadingProgress progress = common_progress({path}, "checked MiB", cache_folder);
   const File file = File::open_read(path);
   const uint64_t size = file.size();
   std::vector<std::byte> block(std::min<uint64_t>(kHashedBlock, size));
   Hasher hasher;
   for (uint64_t at = 0; at < size; at += kHashedBlock) {
+    progress.note(at);
     const auto piece = std::span(block).first(std::min<uint64_t>(kHashedBlock, size - at));
     file.read_at(at, piece);
     hasher.update(piece);
@@ -49,34 +49,6 @@ using Take = std::function<void(std::span<const int64_t>)>;
 /// What receives a file's ids, and the lengths of its documents.
 struct TakeDocuments {
   Take ids, lengths;
-};
-
-/// Shows how far a file is tokenized, once that takes more than a second, and ends it on a signal.
-class Watch {
- public:
-  Watch(const std::string& path, bool is_shown)
-      : total_(mebibytes(File::open_read(path).size()) + 1), is_shown_(is_shown) {}
-
-  /// `done`: bytes of the file. Throws Stopped.
-  void note(uint64_t done) {
-    if (const int signal = StopSignal::pending(); signal != 0) throw Stopped{signal};
-    if (!is_shown_ || (!progress_ && monotonic_s() - start_s_ < 1)) return;
-    if (!progress_) {
-      progress_ = std::make_unique<Progress>(
-          ProgressOptions{.total = total_,
-                          .unit = "tokenized MiB",
-                          .may_be_live = !read_environment().has_value()});
-    }
-    progress_->update(mebibytes(done));
-  }
-
- private:
-  static int64_t mebibytes(uint64_t bytes) { return static_cast<int64_t>(bytes >> 20); }
-
-  int64_t total_;
-  bool is_shown_;
-  double start_s_ = monotonic_s();
-  std::unique_ptr<Progress> progress_;
 };
 
 /// Passes on the ids of a document.
@@ -115,11 +87,11 @@ class Ids {
   int64_t length_ = 0;
 };
 
-void tokenize(const std::string& path, FileKind kind, const Tokenizer& tokenizer, Watch& watch,
-              const TakeDocuments& take) {
+void tokenize(const std::string& path, FileKind kind, const Tokenizer& tokenizer,
+              ReadingProgress& progress, const TakeDocuments& take) {
   if (kind == FileKind::kJsonTexts) {
     for_each_json_text(path, [&](std::string_view text, uint64_t bytes_read) {
-      watch.note(bytes_read);
+      progress.note(bytes_read);
       if (text.empty()) return;
       Ids ids(tokenizer, take.ids);
       ids.put(tokenizer.encode(text));
@@ -134,7 +106,7 @@ void tokenize(const std::string& path, FileKind kind, const Tokenizer& tokenizer
     if (!has_begun) ids.put_special(/*before=*/true);
     has_begun = true;
     ids.put(part);
-    watch.note(done);
+    progress.note(done);
   });
   if (!has_begun) return;  // an empty file
   ids.put_special(/*before=*/false);
@@ -193,13 +165,13 @@ class CachedFile {
   }
   /// Tokenizes the file and writes both. Throws Error(kIo) if it has changed since its hash.
   void write(const std::string& path, uint64_t content, const Tokenizer& tokenizer,
-             Watch& watch) const {
+             ReadingProgress& progress) const {
     TokensWriter ids(ids_, tokenizer.vocab_size());
     TokensWriter lengths(lengths_, kLongestDocument);
-    tokenize(path, has_lengths_ ? FileKind::kJsonTexts : FileKind::kText, tokenizer, watch,
+    tokenize(path, has_lengths_ ? FileKind::kJsonTexts : FileKind::kText, tokenizer, progress,
              {.ids = [&](auto part) { ids.append(part); },
               .lengths = [&](auto part) { lengths.append(part); }});
-    CLEAVE_CHECK(hash_file(path) == content, Code::kIo, path,
+    CLEAVE_CHECK(hash_file(path, ids_.parent_path()) == content, Code::kIo, path,
                  " changed while it was read; run again when the file is complete");
     if (has_lengths_) lengths.commit(key_);
     ids.commit(key_);
@@ -216,15 +188,15 @@ class CachedFile {
 
 TokenizedFile tokenized_file(const std::string& path, FileKind kind, const Tokenizer& tokenizer,
                              const std::string& cache_folder) {
-  Watch watch(path, !cache_folder.empty());
   if (cache_folder.empty()) {
+    ReadingProgress progress = common_progress({path}, kTokenized, cache_folder);
     TokenizedFile file{.ids = Tokens(tokenizer.vocab_size()), .lengths = Tokens(kLongestDocument)};
-    tokenize(path, kind, tokenizer, watch,
+    tokenize(path, kind, tokenizer, progress,
              {.ids = [&](auto part) { file.ids.append(part); },
               .lengths = [&](auto part) { file.lengths.append(part); }});
     return file;
   }
-  const uint64_t content = hash_file(path);
+  const uint64_t content = hash_file(path, cache_folder);
   const std::array<uint64_t, 5> identity{
       kCacheVersion, static_cast<uint64_t>(kind), content, tokenizer.fingerprint(),
       static_cast<uint64_t>(tokenizer.special().eos.value_or(-1))};
@@ -238,7 +210,8 @@ TokenizedFile tokenized_file(const std::string& path, FileKind kind, const Token
   const CacheLock lock(cache_folder);
   if (std::optional<TokenizedFile> file = cached.open()) return std::move(*file);
   remove_partial_files(cache_folder);
-  cached.write(path, content, tokenizer, watch);
+  ReadingProgress progress({.files = {path}, .unit = kTokenized});  // whichever process comes first
+  cached.write(path, content, tokenizer, progress);
   std::optional<TokenizedFile> file = cached.open();
   CLEAVE_CHECK(
       file.has_value(), Code::kIo, cached.name(),

@@ -1,12 +1,15 @@
 #include <atomic>
+#include <cstdlib>
 #include <filesystem>
 #include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cleave/base/clock.h"
 #include "cleave/data/tokens.h"
 #include "cleave/file/atomic_write.h"
+#include "tests/support/captured_stdout.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
@@ -19,11 +22,12 @@ using test::thrown_by;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// Encodes each byte as the id byte * 1000 and counts the calls. No end id.
+/// Encodes each byte as the id byte * 1000 and counts the calls, of which the first takes
+/// `first_call_s`. No end id.
 class CountingTokenizer final : public Tokenizer {
  public:
-  explicit CountingTokenizer(int64_t vocab_size, uint64_t fingerprint = 1)
-      : vocab_size_(vocab_size) {
+  explicit CountingTokenizer(int64_t vocab_size, uint64_t fingerprint = 1, double first_call_s = 0)
+      : vocab_size_(vocab_size), first_call_s_(first_call_s) {
     fingerprint_ = fingerprint;
   }
   [[nodiscard]] int64_t vocab_size() const override { return vocab_size_; }
@@ -37,7 +41,11 @@ class CountingTokenizer final : public Tokenizer {
  protected:
   [[nodiscard]] std::vector<int64_t> encode_text(std::string_view text,
                                                  bool /*parse_special*/) const override {
-    ++calls_;
+    const double start = monotonic_s();
+    if (++calls_ == 1) {
+      while (monotonic_s() - start < first_call_s_) {
+      }
+    }
     std::vector<int64_t> ids;
     for (const char c : text) ids.push_back(1000 * static_cast<uint8_t>(c));
     return ids;
@@ -48,6 +56,7 @@ class CountingTokenizer final : public Tokenizer {
 
  private:
   int64_t vocab_size_;
+  double first_call_s_;
   mutable std::atomic<int> calls_ = 0;
 };
 
@@ -75,6 +84,23 @@ struct Setting {
     return paths;
   }
 };
+
+// As `eval` reads it, whose output is its result.
+TEST(TokenizedFile, LongReadingWithoutACache_IsShownOnATerminalOnly) {
+  const Setting setting;
+  const std::string rows = setting.folder / "rows.jsonl";
+  write_atomic(rows, std::string_view("{\"text\": \"a\"}\n{\"text\": \"b\"}\n"));
+  const auto shown = [&](int columns) {
+    const CountingTokenizer tokenizer(1 << 20, 1, /*first_call_s=*/1.05);
+    test::Captured out(columns);
+    const TokenizedFile file = tokenized_file(rows, FileKind::kJsonTexts, tokenizer, "");
+    EXPECT_EQ(file.ids.size(), 2);
+    return out.take();
+  };
+  setenv("TERM", "xterm", 1);
+  EXPECT_THAT(shown(100), HasSubstr("tokenized MiB 0/1 ["));
+  EXPECT_EQ(shown(0), "");
+}
 
 TEST(TokenizedFile, SecondOpen_ReadsTheCache) {
   const Setting setting;

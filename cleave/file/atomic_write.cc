@@ -104,7 +104,9 @@ void require_free_space(const fs::path& folder, uint64_t bytes) {
 }
 
 fs::path make_folder_above(const fs::path& path) {
-  fs::path folder = fs::absolute(path).parent_path();
+  const fs::path whole = fs::absolute(path);
+  // "out/" is "out".
+  fs::path folder = (whole.has_filename() ? whole : whole.parent_path()).parent_path();
   std::error_code code;
   fs::create_directories(folder, code);
   if (code) throw_io(folder.string(), "mkdir", code.value());

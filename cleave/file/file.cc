@@ -217,10 +217,15 @@ void File::allocate(uint64_t size) {
   check_hook(FileCall::kAllocate, path_);
   if (size == 0) return;
   const FileSizeSignalBlocker blocker;
+  const auto end = static_cast<off_t>(size);
+  const auto error_of = [](int result) { return result == 0 ? 0 : errno; };
   int error = 0;
   do {
-    error = ::posix_fallocate(fd_, 0, static_cast<off_t>(size));
+    error = error_of(::fallocate(fd_, 0, 0, end));
   } while (error == EINTR);
+  // Disks that reserve no space, as NFS before 4.2: posix_fallocate() would write a byte into every
+  // block, over the network.
+  if (error == EOPNOTSUPP || error == ENOSYS) error = error_of(::ftruncate(fd_, end));
   if (error == 0) return;
   throw_io(path_, str("fallocate of ", size, " bytes"), error);
 }

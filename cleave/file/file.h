@@ -46,7 +46,7 @@ class File {
   void read_at(uint64_t offset, std::span<std::byte> out) const;
   /// Writes all `bytes` at byte `offset`.
   void write_at(uint64_t offset, std::span<const std::byte> bytes);
-  /// Reserves `size` bytes of disk space, so that later writes cannot run out of it.
+  /// Makes the file `size` bytes long. Where the disk can reserve space, later writes cannot fail.
   void allocate(uint64_t size);
   void sync();   ///< fsync
   void close();  ///< reports delayed write errors

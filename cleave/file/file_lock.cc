@@ -47,8 +47,8 @@ bool is_current(const File& file) {
 }
 
 /// The locked file; nullopt if its name was removed between opening and locking.
-std::optional<File> try_lock(const fs::path& folder) {
-  File file = open_lock_file(folder / ".lock");
+std::optional<File> try_lock(const fs::path& path, const fs::path& target) {
+  File file = open_lock_file(path);
   if (::flock(file.fd(), LOCK_EX | LOCK_NB) == 0) {
     if (!is_current(file)) return std::nullopt;
     return file;
@@ -56,21 +56,31 @@ std::optional<File> try_lock(const fs::path& folder) {
   if (errno != EWOULDBLOCK) throw_io(file.path(), "flock", errno);
   std::string holder(std::min<uint64_t>(file.size(), kMaxHolderBytes), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(holder)));
-  throw Error(Code::kIo, str(folder.string(), " is being written by ",
+  throw Error(Code::kIo, str(target.string(), " is being written by ",
                              holder.empty() ? "another process" : holder,
                              "; wait for it to end or choose another folder"));
 }
 
-File lock_file(const fs::path& folder) {
+/// `target`: what the lock is for.
+File lock_file(const fs::path& path, const fs::path& target) {
   while (true) {
-    if (auto locked = try_lock(folder)) return std::move(*locked);
+    if (auto locked = try_lock(path, target)) return std::move(*locked);
   }
 }
 
 }  // namespace
 
 // If a call below fails, the destructor runs, because the delegated constructor has finished.
-FileLock::FileLock(const fs::path& folder) : FileLock(lock_file(folder)) {
+FileLock::FileLock(const fs::path& folder) : FileLock(lock_file(folder / ".lock", folder)) {
+  name_holder();
+}
+
+FileLock::FileLock(const fs::path& folder, const std::string& name)
+    : FileLock(lock_file(folder / str('.', name, ".lock"), folder / name)) {
+  name_holder();
+}
+
+void FileLock::name_holder() {
   const std::string holder = str("pid ", ::getpid(), " on ", host_name());
   if (::ftruncate(file_.fd(), 0) != 0) throw_io(file_.path(), "ftruncate", errno);
   file_.write_at(0, std::as_bytes(std::span(holder)));

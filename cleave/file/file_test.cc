@@ -3,10 +3,15 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstddef>
 #include <fstream>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <memory>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -46,6 +51,35 @@ int status_of_child(const Body& body) {
   int status = 0;
   EXPECT_EQ(::waitpid(child, &status, 0), child);
   return status;
+}
+
+/// Makes fallocate fail in this process as on a disk that cannot reserve space. Returns whether the
+/// system allows that.
+bool refuse_to_reserve() {
+  std::array<sock_filter, 4> code{{BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                                   BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_fallocate, 0, 1),
+                                   BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EOPNOTSUPP),
+                                   BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)}};
+  const sock_fprog program{.len = code.size(), .filter = code.data()};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+// posix_fallocate() would write into every block, which takes hours for a checkpoint on NFS.
+TEST(File, AllocateOnADiskThatReservesNoSpace_WritesNothing) {
+  constexpr uint64_t kBytes = uint64_t{64} << 20;
+  constexpr int kSkipped = 3;
+  const TempFolder folder;
+  const int status = status_of_child([&] {
+    if (!refuse_to_reserve()) return kSkipped;
+    File file = File::create(folder / "f");
+    file.allocate(kBytes);
+    struct stat seen {};
+    if (::stat((folder / "f").c_str(), &seen) != 0) return 1;
+    return file.size() == kBytes && seen.st_blocks < 16 ? 0 : 2;
+  });
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kSkipped) GTEST_SKIP() << "no seccomp here";
+  EXPECT_EQ(status, 0);
 }
 
 TEST(File, WritesInPlaceByTwoHandles_AreAllStored) {
@@ -221,6 +255,8 @@ TEST(MakeFolderAbove, MissingFolders_AreMade) {
   EXPECT_TRUE(std::filesystem::is_directory(folder / "a/b"));
   EXPECT_FALSE(std::filesystem::exists(folder / "a/b/c"));
   EXPECT_NO_THROW(make_folder_above(folder / "a/b/d"));
+  EXPECT_EQ(make_folder_above(folder / "a/b/e/"), folder.path() / std::filesystem::path("a/b"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "a/b/e"));
   write_atomic(folder / "file", std::string_view("x"));
   EXPECT_EQ(thrown_by([&] { make_folder_above(folder / "file/x"); }).code(), Code::kIo);
 }
@@ -235,6 +271,17 @@ TEST(FileLock, SecondWriter_GetsPidAndHostOfTheFirst) {
   }
   EXPECT_NO_THROW(FileLock(folder.path()));
   EXPECT_TRUE(fs::is_empty(folder.path())) << "the lock's file must be removed with it";
+}
+
+TEST(FileLock, OfAName_LeavesOtherNamesFree) {
+  const TempFolder folder;
+  {
+    const FileLock whole(folder.path()), a(folder.path(), "a");
+    EXPECT_NO_THROW(FileLock(folder.path(), "b"));
+    const Error error = thrown_by([&] { FileLock second(folder.path(), "a"); });
+    EXPECT_THAT(error.what(), HasSubstr((folder / "a").string() + " is being written by pid "));
+  }
+  EXPECT_TRUE(fs::is_empty(folder.path()));
 }
 
 // The holder ends and removes the file after another process opened it and before it locks it.

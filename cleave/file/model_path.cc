@@ -111,22 +111,57 @@ fs::path hub_model(const std::string& name, std::string_view what) {
 
 namespace fs = std::filesystem;
 
-fs::path resolve_run_folder(const fs::path& folder) {
+std::string read_latest(const fs::path& latest) {
   constexpr uint64_t kMaxBytes = 4096;
+  std::string name = read_file(latest, kMaxBytes);
+  name.resize(name.find_last_not_of(" \t\r\n") + 1);
+  return name;
+}
+
+fs::path resolve_run_folder(const fs::path& folder) {
   const fs::path latest = folder / kLatestName;
   std::error_code ignored;  // a file that cannot be accessed counts as missing
   if (!fs::exists(latest, ignored)) return folder;
-  std::string name = read_file(latest, kMaxBytes);
-  if (name.ends_with('\n')) name.pop_back();
+  const std::string name = read_latest(latest);
   // A run folder has links to its checkpoint's files. DeepSpeed writes such a file, too.
   const bool is_run = name.starts_with("step_");
   if (!is_run && fs::exists(folder / "config.json", ignored)) return folder;
   CLEAVE_CHECK(is_file_name(name), Code::kFormat, latest.string(), " holds '", name,
                "'; expected the name of a checkpoint folder");
-  CLEAVE_CHECK(fs::is_directory(folder / name, ignored), Code::kIo, latest.string(), " names ",
-               name,
-               ", which is not there; restore it, or write the name of another checkpoint there");
-  return folder / name;
+  if (fs::is_directory(folder / name, ignored)) return folder / name;
+  // A run may have named a new checkpoint and removed this one since (--keep-last).
+  if (read_latest(latest) != name) return resolve_run_folder(folder);
+  throw Error(Code::kIo, str(latest.string(), " names ", name,
+                             ", which is not there; restore it, or write the name of another "
+                             "checkpoint there"));
+}
+
+std::vector<std::string> folders_of(std::initializer_list<std::string> given) {
+  std::vector<std::string> found;
+  for (const std::string& path : given) {
+    try {
+      const fs::path folder = resolve_run_folder(local_model(path));
+      if (fs::is_directory(folder)) found.push_back(folder.string());
+    } catch (const std::exception&) {  // the one who reads it says what is wrong
+    }
+  }
+  return found;
+}
+
+void refuse_removed(const std::vector<std::string>& folders, const Error& error) {
+  constexpr std::string_view kRemoved = " was removed while it was read";
+  const bool may_be_due =
+      error.code() == Code::kIo || error.code() == Code::kFormat || error.code() == Code::kUsage;
+  const std::string_view what = error.what();
+  if (!may_be_due || what.find(kRemoved) != std::string_view::npos) return;
+  for (const std::string& folder : folders) {
+    std::error_code problem;
+    const bool is_gone = fs::status(folder, problem).type() == fs::file_type::not_found;
+    if (!is_gone) continue;
+    throw Error(Code::kIo,
+                str(folder, kRemoved, ", as a run with --keep-last does with ",
+                    "old checkpoints; give the command again (the error was: ", what, ")"));
+  }
 }
 
 }  // namespace cleave::inline file

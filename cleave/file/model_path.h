@@ -1,7 +1,11 @@
 #pragma once
 #include <filesystem>
+#include <initializer_list>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "cleave/base/error.h"
 
 namespace cleave::inline file {
 
@@ -25,10 +29,36 @@ std::string download_advice(const std::filesystem::path& folder);
 /// The file of a run folder that names its newest checkpoint.
 inline constexpr std::string_view kLatestName = "latest";
 
+/// The name in that file, which people edit too: without blanks and line ends after it.
+std::string read_latest(const std::filesystem::path& latest);
+
 /// The newest checkpoint of a run folder, which its file `latest` names. Other folders are returned
 /// unchanged: without `latest`, or with one that other programs write beside a config.json. Throws
 /// Error(kFormat) if `latest` does not hold the name of a folder, Error(kIo) if there is no such
 /// folder.
 std::filesystem::path resolve_run_folder(const std::filesystem::path& folder);
+
+/// The folders from which these models, adapters and tokenizers would be read now: of a run, its
+/// newest checkpoint. Leaves out what is no folder.
+std::vector<std::string> folders_of(std::initializer_list<std::string> given);
+
+/// If `error` may be due to it, and one of the folders is not there: throws Error(kIo) that says
+/// that it was removed meanwhile.
+void refuse_removed(const std::vector<std::string>& folders, const Error& error);
+
+/// Calls `read`, which reads `folders`, and returns its result. If it fails because a run has
+/// removed one of them (--keep-last), throws Error(kIo) that says so.
+template <class Read>
+auto read_from(const std::vector<std::string>& folders, const Read& read) {
+  try {
+    return read();
+  } catch (const Error& error) {
+    refuse_removed(folders, error);
+    throw;
+  } catch (const std::filesystem::filesystem_error& error) {
+    refuse_removed(folders, Error(Code::kIo, error.what()));
+    throw;
+  }
+}
 
 }  // namespace cleave::inline file

@@ -53,8 +53,20 @@ struct Manifest {
   std::vector<ListedTensor> tensors;
 };
 
+/// Counts the bytes that are read of a share.
+ByteCount count_of(const Manifest& manifest, const VerifyShare& share) {
+  ByteCount count(share.on_bytes);
+  uint64_t of_tensors = 0;
+  for (const auto& [name, file] : manifest.files) {
+    if (file.head) of_tensors += file.bytes;
+    if (!file.head && share.index == 0) count.expect(file.bytes);
+  }
+  count.expect(of_tensors / static_cast<uint64_t>(share.count));
+  return count;
+}
+
 /// Hash of the first `bytes` of a file.
-uint64_t hash_of(const File& file, uint64_t bytes) {
+uint64_t hash_of(const File& file, uint64_t bytes, ByteCount* count = nullptr) {
   Hasher hasher;
   std::vector<std::byte> buffer(std::min<uint64_t>(kBufferBytes, bytes));
   for (uint64_t at = 0; at < bytes;) {
@@ -62,6 +74,7 @@ uint64_t hash_of(const File& file, uint64_t bytes) {
     file.read_at(at, piece);
     hasher.update(piece);
     at += piece.size();
+    if (count != nullptr) count->add(piece.size());
   }
   return hasher.digest();
 }
@@ -195,7 +208,8 @@ struct BlockCheck {
 /// Streams bytes of a file in ascending order through one buffer.
 class Stream {
  public:
-  Stream(const File& file, uint64_t begin, uint64_t end) : file_(file), at_(begin), end_(end) {}
+  Stream(const File& file, uint64_t begin, uint64_t end, ByteCount& count)
+      : file_(file), at_(begin), end_(end), count_(count) {}
 
   void feed(Hasher& hasher, uint64_t bytes) {
     while (bytes > 0) {
@@ -204,6 +218,7 @@ class Stream {
         file_.read_at(at_, buffer_);
         at_ += buffer_.size();
         rest_ = buffer_;
+        count_.add(buffer_.size());
       }
       const auto piece = rest_.first(std::min<uint64_t>(rest_.size(), bytes));
       hasher.update(piece);
@@ -215,6 +230,7 @@ class Stream {
  private:
   const File& file_;
   uint64_t at_, end_;
+  ByteCount& count_;
   std::vector<std::byte> buffer_;
   std::span<const std::byte> rest_;
 };
@@ -230,7 +246,7 @@ std::string describe(const std::vector<Slice>& slices) {
 }
 
 void check_tensor(const Safetensors& set, const StoredTensor& tensor, const ListedTensor& listed,
-                  std::vector<std::string>& problems) {
+                  ByteCount& count, std::vector<std::string>& problems) {
   const TensorFile& file = set.files()[tensor.file];
   const std::string what = str(file.name, ": tensor '", tensor.name, "'");
   std::vector<BlockCheck> blocks;
@@ -240,7 +256,7 @@ void check_tensor(const Safetensors& set, const StoredTensor& tensor, const List
     problems.push_back(str(what, ": ", error.what()));
     return;
   }
-  Stream stream(file.file, tensor.begin, tensor.end);
+  Stream stream(file.file, tensor.begin, tensor.end, count);
   for (uint64_t covered = 0; covered < tensor.end - tensor.begin;) {
     const auto owner = std::find_if(blocks.begin(), blocks.end(), [&](const BlockCheck& block) {
       return block.next && block.next->offset == covered;
@@ -264,7 +280,7 @@ void check_tensor(const Safetensors& set, const StoredTensor& tensor, const List
 /// Checks the size, and the checksum of the whole file or of its header. Returns whether its
 /// tensors can be read.
 bool check_file(const fs::path& folder, const std::string& name, const ListedFile& listed,
-                std::vector<std::string>& problems) {
+                ByteCount& count, std::vector<std::string>& problems) {
   std::optional<File> opened;
   try {
     opened = open_listed(folder, name);
@@ -278,16 +294,17 @@ bool check_file(const fs::path& folder, const std::string& name, const ListedFil
     problems.push_back(str(name, " has ", file.size(), " bytes; expected ", listed.bytes));
     return false;
   }
-  if (hash_of(file, listed.head.value_or(listed.bytes)) == listed.checksum) return true;
+  if (hash_of(file, listed.head.value_or(listed.bytes), &count) == listed.checksum) return true;
   problems.push_back(name + (listed.head ? ": the header has changed" : " has changed"));
   return false;
 }
 
 void check_extra_files(const fs::path& folder, const Manifest& manifest,
                        std::vector<std::string>& problems) {
-  const bool has_folders =
-      std::any_of(manifest.files.begin(), manifest.files.end(),
-                  [](auto& file) { return file.first.find('/') != std::string::npos; });
+  const bool has_folders =  // of ranks
+      std::any_of(manifest.files.begin(), manifest.files.end(), [](auto& file) {
+        return file.first.find('/') != std::string::npos && !file.first.ends_with(".jinja");
+      });
   for (const std::string& name : file_names(folder)) {
     const auto extension = fs::path(name).extension();
     if (!has_folders && name.find('/') != std::string::npos) continue;  // a folder of the user
@@ -302,7 +319,8 @@ void check_extra_files(const fs::path& folder, const Manifest& manifest,
 /// Selects the tensors whose middle is in the index-th part of all bytes.
 class ShareFilter {
  public:
-  ShareFilter(const Manifest& manifest, VerifyShare share) : share_(share) {
+  ShareFilter(const Manifest& manifest, const VerifyShare& share)
+      : index_(share.index), count_(share.count) {
     for (const auto& [name, file] : manifest.files) total_ += file.head ? file.bytes : 0;
   }
   bool takes(const StoredTensor& tensor) {
@@ -310,11 +328,11 @@ class ShareFilter {
         static_cast<double>(seen_) + static_cast<double>(tensor.end - tensor.begin) / 2;
     seen_ += tensor.end - tensor.begin;
     const double part = middle / static_cast<double>(std::max<uint64_t>(total_, 1));
-    return std::min(static_cast<int>(part * share_.count), share_.count - 1) == share_.index;
+    return std::min(static_cast<int>(part * count_), count_ - 1) == index_;
   }
 
  private:
-  VerifyShare share_;
+  int index_, count_;
   uint64_t total_ = 0, seen_ = 0;
 };
 
@@ -362,17 +380,18 @@ uint64_t manifest_max_bytes(const SafetensorsPlan& plan, uint64_t num_blocks) {
   return bytes;
 }
 
-std::vector<std::string> find_damage(const fs::path& folder, VerifyShare share) {
+std::vector<std::string> find_damage(const fs::path& folder, const VerifyShare& share) {
   const Manifest manifest = read_manifest(folder);
   std::vector<std::string> problems, others;  // others: reported by the share with index 0
   std::map<std::pair<std::string_view, std::string_view>, const ListedTensor*> listed;
   for (const ListedTensor& tensor : manifest.tensors) listed[{tensor.file, tensor.name}] = &tensor;
   auto& common = share.index == 0 ? problems : others;
   ShareFilter mine(manifest, share);
+  ByteCount count = count_of(manifest, share);
   check_extra_files(folder, manifest, common);
   for (const auto& [name, file] : manifest.files) {
     if (!file.head && share.index != 0) continue;
-    if (!check_file(folder, name, file, common) || !file.head) continue;
+    if (!check_file(folder, name, file, count, common) || !file.head) continue;
     const Safetensors set = Safetensors::open(folder / name);
     for (const StoredTensor& tensor : set.tensors()) {
       const auto at = listed.find({name, tensor.name});
@@ -380,13 +399,13 @@ std::vector<std::string> find_damage(const fs::path& folder, VerifyShare share) 
       if (!is_listed && tensor.begin != tensor.end) {
         common.push_back(str(name, ": tensor '", tensor.name, "' is not in the manifest"));
       }
-      if (mine.takes(tensor) && is_listed) check_tensor(set, tensor, *at->second, problems);
+      if (mine.takes(tensor) && is_listed) check_tensor(set, tensor, *at->second, count, problems);
     }
   }
   return problems;
 }
 
-void require_intact(const fs::path& folder, VerifyShare share, std::string_view remedy) {
+void require_intact(const fs::path& folder, const VerifyShare& share, std::string_view remedy) {
   const std::vector<std::string> problems = find_damage(folder, share);
   if (problems.empty()) return;
   constexpr size_t kShown = 4;

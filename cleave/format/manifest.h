@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cleave/base/byte_progress.h"
 #include "cleave/format/safetensors_writer.h"
 
 namespace cleave::inline format {
@@ -30,6 +31,7 @@ inline constexpr uint64_t kManifestBytesPerFile = 384;
 struct VerifyShare {
   int index = 0;
   int count = 1;
+  OnBytes on_bytes{};  ///< called while this part is read; its total is an estimate
 };
 
 /// Compares a folder with its manifest, reading each byte once. Returns one sentence for every file
@@ -37,10 +39,11 @@ struct VerifyShare {
 /// the folder is intact. Extra .safetensors, .bin, .pt and index files are problems; other extra
 /// files (a README) are not. Throws Error(kFormat) if manifest.json itself is damaged, Error(kIo)
 /// if it is missing or a file cannot be read.
-std::vector<std::string> find_damage(const std::filesystem::path& folder, VerifyShare share = {});
+std::vector<std::string> find_damage(const std::filesystem::path& folder,
+                                     const VerifyShare& share = {});
 
 /// Throws Error(kFormat) with the first problems that find_damage() returns, and the remedy.
-void require_intact(const std::filesystem::path& folder, VerifyShare share = {},
+void require_intact(const std::filesystem::path& folder, const VerifyShare& share = {},
                     std::string_view remedy = "restore it, or use another checkpoint");
 
 }  // namespace cleave::inline format

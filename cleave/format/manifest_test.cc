@@ -185,6 +185,31 @@ TEST(Manifest, SharesOfTwoRanks_AreHalvesOfTheBytes) {
   }
 }
 
+// Oracle: the sizes of the files. The folder of a rank is hashed as a whole.
+TEST_F(ManifestTest, Progress_EndsWithTheBytesOfAllFiles) {
+  FolderWriter ranks(folder / "ranks");
+  ranks.make_folder("rank_00");
+  ranks.write_file("rank_00/checkpoint.pt", std::string(1'000'000, 'x'));
+  ranks.write_file(kManifestName, make_manifest(ranks.path(), {}));
+  ranks.commit();
+  for (const char* name : {"m", "ranks"}) {
+    uint64_t bytes = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(folder / name)) {
+      const bool counts = entry.is_regular_file() && entry.path().filename() != kManifestName;
+      if (counts) bytes += entry.file_size();
+    }
+    std::vector<uint64_t> seen;
+    const VerifyShare share{.on_bytes = [&](uint64_t done, uint64_t total) {
+      seen.push_back(done);
+      EXPECT_EQ(total, bytes) << name;
+    }};
+    EXPECT_THAT(find_damage(folder / name, share), IsEmpty());
+    EXPECT_GT(seen.size(), 3U);
+    EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end()));
+    EXPECT_EQ(seen.back(), bytes) << name;
+  }
+}
+
 /// Replaces `from` in the manifest of `folder` and corrects its checksum.
 void edit_manifest(const fs::path& folder, const std::string& from, const std::string& to) {
   std::string text = read_file(folder / kManifestName);

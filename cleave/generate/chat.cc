@@ -118,7 +118,7 @@ class Chat {
       history_.set_system(line.substr(std::min<size_t>(line.size(), 8)));
     } else {
       log_warning("there is no command ", line.substr(0, line.find(' ')),
-                  "; expected /reset or /system TEXT");
+                  "; expected /reset or /system TEXT; Ctrl-D ends the chat");
     }
   }
 

@@ -8,6 +8,7 @@
 
 #include "cleave/base/philox.h"
 #include "cleave/generate/decoder.h"
+#include "cleave/generate/lengths.h"
 #include "cleave/generate/processors.h"
 #include "cleave/generate/scores.h"
 #include "cleave/generate/search.h"
@@ -18,6 +19,27 @@ namespace {
 /// Waiting prompts start together once 1 / kStartShare of the batch is free, because each start
 /// reads all weights once more and copies the cache.
 constexpr int64_t kStartShare = 8;
+
+/// The cache of sequences that run together, in which each has room for the longest. Padding at
+/// most doubles its memory, unless it is as small as that of max_sequences of kShortRow ids.
+class CacheRows {
+ public:
+  explicit CacheRows(int64_t max_sequences) : free_(max_sequences * kShortRow) {}
+  /// Whether `count` sequences of `length` ids may run with the others.
+  [[nodiscard]] bool takes(int64_t length, int64_t count) const {
+    const int64_t padded = (num_rows_ + count) * std::max(longest_, length);
+    return padded <= std::max(2 * (num_ids_ + count * length), free_);
+  }
+  void add(int64_t length, int64_t count) {
+    longest_ = std::max(longest_, length);
+    num_rows_ += count;
+    num_ids_ += count * length;
+  }
+
+ private:
+  static constexpr int64_t kShortRow = 2048;
+  int64_t free_, longest_ = 0, num_rows_ = 0, num_ids_ = 0;
+};
 
 }  // namespace
 
@@ -56,6 +78,7 @@ class ContinuousBatch::Rows {
   /// Removes ended rows if that saves enough work to copy the cache.
   void drop_ended_rows();
   [[nodiscard]] std::vector<int64_t> running_rows() const;
+  [[nodiscard]] CacheRows running_cache() const;
   /// How many ids the running rows may still get at most.
   [[nodiscard]] int64_t most_steps(const std::vector<Row>& rows) const;
   [[nodiscard]] std::vector<Choice> choose(const Scores& raw, const std::vector<Row>& rows) const;
@@ -121,7 +144,9 @@ bool ContinuousBatch::Rows::starts_prompts() const {
   const int64_t copies = settings_.num_return_sequences;
   const int64_t wanted = std::min(static_cast<int64_t>(waiting_.size()) * copies,
                                   std::max<int64_t>(1, settings_.max_sequences / kStartShare));
-  return settings_.max_sequences - num_running >= std::max(wanted, copies);
+  const int64_t next = std::ssize(prompts_.at(waiting_.front()).ids);
+  return settings_.max_sequences - num_running >= std::max(wanted, copies) &&
+         running_cache().takes(next, copies);
 }
 
 void ContinuousBatch::Rows::start_prompts() {
@@ -132,14 +157,26 @@ void ContinuousBatch::Rows::start_prompts() {
   const auto count = static_cast<size_t>(std::max<int64_t>(1, room / copies));
   std::vector<Ids> prompts;
   std::vector<Row> fresh;
-  while (!waiting_.empty() && prompts.size() < count) {
+  std::deque<int64_t> others;  // of the next `count`: they start in the next steps
+  Lengths lengths;
+  CacheRows cache = running_cache();
+  for (size_t i = 0; i < count && !waiting_.empty(); ++i) {
     const int64_t index = waiting_.front();
+    const Ids& ids = prompts_.at(index).ids;
+    // Those behind it wait too, or it would wait for them.
+    if (!cache.takes(std::ssize(ids), copies)) break;
     waiting_.pop_front();
-    const Ids& ids = prompts.emplace_back(prompts_.at(index).ids);
+    if (!lengths.add(ids.size())) {
+      others.push_back(index);
+      continue;
+    }
+    cache.add(std::ssize(ids), copies);
+    prompts.push_back(ids);
     for (int64_t s = 0; s < copies; ++s) {
       fresh.push_back({.prompt = index, .sequence = s, .ids = ids});
     }
   }
+  waiting_.insert(waiting_.begin(), others.begin(), others.end());
   std::vector<Row> rows;
   rows.reserve(kept.size());
   for (const int64_t r : kept) rows.push_back(std::move(rows_[static_cast<size_t>(r)]));
@@ -201,6 +238,14 @@ std::vector<int64_t> ContinuousBatch::Rows::running_rows() const {
   std::vector<int64_t> out;
   for (size_t r = 0; r < rows_.size(); ++r) {
     if (!rows_[r].is_done) out.push_back(static_cast<int64_t>(r));
+  }
+  return out;
+}
+
+CacheRows ContinuousBatch::Rows::running_cache() const {
+  CacheRows out(settings_.max_sequences);
+  for (const int64_t r : running_rows()) {
+    out.add(std::ssize(rows_[static_cast<size_t>(r)].ids), 1);
   }
   return out;
 }

@@ -157,6 +157,71 @@ TEST(ContinuousBatch, RoomOfEndedSequences_IsUsedInTheNextStep) {
   EXPECT_EQ(finished, want);
 }
 
+/// Counts the positions that a layer reads, with padding.
+class CountedPositions final : public Wrap {
+ public:
+  explicit CountedPositions(int64_t& count) : count_(count) {}
+  DTensor call(Layer& /*layer*/, const DTensor& x, const Context& context,
+               const Next& next) override {
+    count_ += x.size(0) * x.size(1);
+    return next(x, context);
+  }
+
+ private:
+  int64_t& count_;
+};
+
+// Padding at most doubles the work of the prompts: one of 300 ids does not make 300 of each. With
+// beams, prompts wait until all of a batch have ended.
+TEST(ContinuousBatch, LongPrompt_DoesNotPadTheShortOnes) {
+  const auto model = make(0, 512);
+  materialize(*model, {.seed = 4, .dtype = at::kDouble});
+  int64_t num_positions = 0;
+  model->sequence().front()->attach(std::make_unique<CountedPositions>(num_positions));
+  std::vector<Ids> prompts = prompts_of(7);
+  Ids& longest = *prompts.insert(prompts.begin() + 3, Ids());
+  for (int64_t i = 0; i < 300; ++i) longest.push_back(i * i % 61);
+  int64_t num_ids = 0;
+  for (const Ids& prompt : prompts) num_ids += std::ssize(prompt);
+  for (const int64_t num_beams : {1, 2}) {
+    const GenerateSettings settings{.max_new_tokens = 1, .num_beams = num_beams};
+    num_positions = 0;
+    const Generation got = generate(*model, Axis(), prompts, settings);
+    EXPECT_LE(num_positions, 2 * num_ids);
+    for (size_t p = 0; p < prompts.size(); ++p) {
+      expect_same(got.prompts[p], generate(*model, Axis(), {prompts[p]}, settings).prompts[0],
+                  1e-12, str("prompt ", p, ", ", num_beams, " beams"));
+    }
+  }
+}
+
+// 4 places. The rows of a cache are as long as the longest: two of 5000 are about twice the ids of
+// the first two prompts, three or four would be far more, and above the free 4 x 2048. So the
+// others wait until the long one has its 3 ids.
+TEST(ContinuousBatch, LongPrompt_DoesNotRunWithShortOnesThatWouldBePadded) {
+  const auto model = make(0, 8192);
+  materialize(*model, {.seed = 4});
+  std::vector<Ids> prompts = prompts_of(4);
+  prompts[0].clear();
+  for (int64_t i = 0; i < 5000; ++i) prompts[0].push_back(i * i % 61);
+  const GenerateSettings settings{.max_new_tokens = 3, .max_sequences = 4};
+  ContinuousBatch batch(*model, Axis(), settings);
+  for (const Ids& prompt : prompts) batch.add(prompt);
+  std::vector<std::vector<int64_t>> finished;  // by step
+  while (!batch.is_idle()) {
+    auto& now = finished.emplace_back();
+    for (const FinishedPrompt& done : batch.step()) {
+      now.push_back(done.prompt);
+      const Ids& prompt = prompts[static_cast<size_t>(done.prompt)];
+      expect_same(done.sequences, generate(*model, Axis(), {prompt}, settings).prompts[0], 1e-4,
+                  str("prompt ", done.prompt));
+    }
+  }
+  // Steps: start 0; start 1; continue twice (both have 3 ids); start 2 and 3; continue twice.
+  const std::vector<std::vector<int64_t>> want{{}, {}, {}, {0, 1}, {}, {}, {2, 3}};
+  EXPECT_EQ(finished, want);
+}
+
 TEST(ContinuousBatch, PromptsOfLongRope_WaitUntilTheBatchHasEnded) {
   const auto model = make_model(Json::parse(
       R"({"model_type": "phi3", "vocab_size": 29, "hidden_size": 16, "intermediate_size": 24,

@@ -14,18 +14,17 @@
 #include "cleave/data/batch.h"
 #include "cleave/data/dataset_kinds.h"
 #include "cleave/data/packing.h"
+#include "cleave/file/model_path.h"
 #include "cleave/generate/evaluate_pairs.h"
 #include "cleave/generate/runnable.h"
 #include "cleave/mesh/job.h"
 #include "cleave/model/gguf/tokenizer.h"
+#include "cleave/nn/head_loss.h"
 #include "cleave/nn/ids.h"
 #include "cleave/runtime/kernel_switches.h"
 
 namespace cleave::inline generation {
 namespace {
-
-/// Tokens per sequence if neither the flag nor the folder says it; train has the same default.
-constexpr int64_t kSeqLen = 256;
 
 /// What an evaluation reads.
 struct EvalInput {
@@ -141,9 +140,16 @@ class EvalProgress {
   std::optional<Progress> progress_;
 };
 
+/// The model, whose head computes the loss in parts if its logits are large.
+std::unique_ptr<Model> loaded(const Runnable& runnable, const RunAxes& axes) {
+  auto model = runnable.load(axes.tp, axes.ep);
+  if (auto* head = dynamic_cast<Linear*>(model->sequence().back())) compute_loss_in_parts(*head);
+  return model;
+}
+
 void evaluate_and_print(const EvalInput& input, const Dataset& data, const RunAxes& axes) {
-  const auto model = input.runnable.load(axes.tp, axes.ep);
-  const BatchRules rules = batch_rules(*model, input.tokenizer.get(), data.is_text(), 0);
+  const auto model = loaded(input.runnable, axes);
+  const BatchRules rules = batch_rules(*model, input.tokenizer.get(), data.is_text(), kEvalSeed);
   EvalProgress progress(axes, data.size(), "sequence");
   const EvalSum result = evaluate(*model, axes.tp, data, input.options.batch_size, rules,
                                   [&](int64_t done) { progress.update(done); });
@@ -159,7 +165,7 @@ void evaluate_and_print_pairs(const EvalInput& input, const Runnable& reference,
   EvalProgress progress(axes, 2 * pairs.size(), "pair");
   int64_t before = 0;
   const auto log_probs_of = [&](const Runnable& runnable) {
-    const auto model = runnable.load(axes.tp, axes.ep);
+    const auto model = loaded(runnable, axes);
     Tensor all = pair_log_probs(*model, axes.tp, pairs, input.options.batch_size,
                                 [&](int64_t done) { progress.update(before + done); });
     before += pairs.size();
@@ -170,6 +176,36 @@ void evaluate_and_print_pairs(const EvalInput& input, const Runnable& reference,
       preference_score(log_probs, log_probs_of(reference), input.options.dpo_beta);
   progress.end();
   if (axes.is_first()) print_preferences(score, input.options.json);
+}
+
+void evaluate_and_print(const EvalOptions& options) {
+  const Runnable runnable(options, {"lm", "mlm", "classify"});
+  std::optional<Runnable> reference;
+  if (evaluates_pairs(options, runnable)) reference = reference_of(options, runnable);
+  // Rows of ids need no tokenizer, and the kind of the files is not known yet.
+  const EvalInput input{.options = options,
+                        .runnable = runnable,
+                        .task = reference ? Task::kDpo : runnable.task(),
+                        .tokenizer = runnable.tokenizer(options.tokenizer, /*is_needed=*/false),
+                        .seq_len = runnable.seq_len(options.seq_len, kDefaultSeqLen)};
+  const auto data = data_of(input);
+  CLEAVE_CHECK(options.batch_size >= 1, Code::kUsage, "--batch-size ", options.batch_size,
+               " must be at least 1");
+  const auto fingerprint = [&] {
+    ConfigFingerprint all = runnable.fingerprint(options);
+    all.emplace_back("--seq-len", str(input.seq_len));
+    all.emplace_back("--tokenizer with checksum", checksum_of(input.tokenizer.get()));
+    all.emplace_back("--data with checksum", to_hex(data->fingerprint()));
+    if (!reference) return all;
+    for (auto& [name, value] : reference->fingerprint(options)) {
+      all.emplace_back("--reference: " + name, std::move(value));
+    }
+    return all;
+  };
+  run_on_ranks(options, fingerprint, [&](const RunAxes& axes) {
+    reference ? evaluate_and_print_pairs(input, *reference, *data, axes)
+              : evaluate_and_print(input, *data, axes);
+  });
 }
 
 }  // namespace
@@ -196,8 +232,13 @@ EvalSum evaluate(Model& model, const Axis& tp, const Dataset& data, int64_t batc
   const Task task = task_of(model);
   EvalSum result;
   for_batches(model, data, batch_size, rules, [&](const Batch& batch, int64_t first) {
-    const DTensor logits = model(DTensor(batch.ids, tp, Replicate{}), context_of(batch));
-    result += eval_of(logits, targets_of(batch, task), task);
+    const Tensor targets = targets_of(batch, task);
+    Context context = context_of(batch);
+    if (task == Task::kLm) {
+      context.head_loss = std::make_shared<const HeadLoss>(HeadLoss{.labels = targets});
+    }
+    const DTensor output = model(DTensor(batch.ids, tp, Replicate{}), context);
+    result += eval_of(output, targets, task);
     if (on_samples) on_samples(first + batch.ids.size(0));
   });
   CLEAVE_CHECK(result.num_labels > 0, Code::kUsage, "the data has ", result.num_labels,
@@ -212,31 +253,6 @@ EvalSum evaluate(Model& model, const Axis& tp, const Dataset& data, int64_t batc
 void cleave_eval(const cleave::EvalOptions& options) {
   cleave::set_plain_kernels(options.plain_kernels);
   using namespace cleave;  // NOLINT(google-build-using-namespace)
-  const Runnable runnable(options, {"lm", "mlm", "classify"});
-  std::optional<Runnable> reference;
-  if (evaluates_pairs(options, runnable)) reference = reference_of(options, runnable);
-  // Rows of ids need no tokenizer, and the kind of the files is not known yet.
-  const EvalInput input{.options = options,
-                        .runnable = runnable,
-                        .task = reference ? Task::kDpo : runnable.task(),
-                        .tokenizer = runnable.tokenizer(options.tokenizer, /*is_needed=*/false),
-                        .seq_len = runnable.seq_len(options.seq_len, kSeqLen)};
-  const auto data = data_of(input);
-  CLEAVE_CHECK(options.batch_size >= 1, Code::kUsage, "--batch-size ", options.batch_size,
-               " must be at least 1");
-  const auto fingerprint = [&] {
-    ConfigFingerprint all = runnable.fingerprint(options);
-    all.emplace_back("--seq-len", str(input.seq_len));
-    all.emplace_back("--tokenizer with checksum", checksum_of(input.tokenizer.get()));
-    all.emplace_back("--data with checksum", to_hex(data->fingerprint()));
-    if (!reference) return all;
-    for (auto& [name, value] : reference->fingerprint(options)) {
-      all.emplace_back("--reference: " + name, std::move(value));
-    }
-    return all;
-  };
-  run_on_ranks(options, fingerprint, [&](const RunAxes& axes) {
-    reference ? evaluate_and_print_pairs(input, *reference, *data, axes)
-              : evaluate_and_print(input, *data, axes);
-  });
+  read_from(folders_of({options.model, options.adapter, options.tokenizer, options.reference}),
+            [&] { evaluate_and_print(options); });
 }

@@ -6,6 +6,7 @@
 
 #include "cleave/data/batch.h"
 #include "cleave/generate/evaluate.h"
+#include "cleave/nn/head_loss.h"
 #include "cleave/train/preference.h"
 
 namespace cleave::inline generation {
@@ -46,8 +47,12 @@ Tensor pair_log_probs(Model& model, const Axis& tp, const Dataset& pairs, int64_
   const BatchRules rules{.pad_id = std::max<int64_t>(model.facts().pad_id.value_or(0), 0)};
   for_batches(model, pairs, batch_size, rules, [&](const Batch& batch, int64_t first) {
     const at::NoGradGuard no_grad;
-    const DTensor logits = model(DTensor(batch.ids, tp, Replicate{}), context_of(batch));
-    const Tensor log_probs = sequence_log_probs(logits, targets_of(batch, Task::kDpo));
+    const Tensor targets = targets_of(batch, Task::kDpo);
+    Context context = context_of(batch);
+    context.head_loss =
+        std::make_shared<const HeadLoss>(HeadLoss{.labels = targets, .is_per_token = true});
+    const DTensor result = model(DTensor(batch.ids, tp, Replicate{}), context);
+    const Tensor log_probs = sequence_log_probs(result, targets);
     const int64_t count = log_probs.size(0) / 2;
     all.narrow(0, first, count).copy_(log_probs.view({-1, 2}));
     if (on_pairs) on_pairs(first + count);

@@ -1,14 +1,21 @@
 #include "cleave/generate/evaluate.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <malloc.h>
+#include <nlohmann/json.hpp>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "cleave/generate/options.h"
+#include "cleave/train/options.h"
 #include "tests/support/golden.h"
+#include "tests/support/level.h"
+#include "tests/support/memory.h"
 #include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
@@ -53,6 +60,51 @@ TEST(Evaluate, ModelOrAdapterThatHoldsNaN_EndsWithTheSameNumericsError) {
   o.adapter.clear();
   o.model = with_nan(model, folder / "model", "model.safetensors");
   expect_refused();
+}
+
+/// Bytes by which the most resident memory grows during `work`.
+uint64_t growth_of(const std::function<void()>& work) {
+  ::malloc_trim(0);
+  EXPECT_TRUE(test::reset_peak());
+  const uint64_t before = test::resident_bytes("VmRSS");
+  work();
+  const uint64_t peak = test::resident_bytes("VmHWM");
+  return peak - std::min(peak, before);
+}
+
+// The logits of 8,192 tokens and 32,000 classes take 1,000 MiB in fp32. In parts, those of a part
+// take 192 MiB, and their exponentials as much.
+TEST(Evaluate, LogitsOfManyClasses_AreNotInMemoryTogether) {
+  if (test::kIsInstrumented) GTEST_SKIP() << "memory is not representative with a sanitizer";
+  const TempFolder folder;
+  std::ofstream(folder / "wide.json")
+      << R"({"model_type": "llama", "vocab_size": 32000, "hidden_size": 16, "intermediate_size": 16,
+             "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2,
+             "max_position_embeddings": 8192, "tie_word_embeddings": false})";
+  std::ofstream(folder / "short.jsonl") << R"({"input_ids": [4, 5, 6, 7]})" << '\n';
+  nlohmann::json ids;
+  for (int i = 0; i < 8192; ++i) ids.push_back(i * 3);
+  std::ofstream(folder / "long.jsonl") << nlohmann::json{{"input_ids", ids}} << '\n';
+  std::ofstream(folder / "pairs.jsonl") << nlohmann::json{{"prompt", "a"},
+                                                          {"chosen", std::string(4000, 'b')},
+                                                          {"rejected", std::string(4000, 'c')}}
+                                        << '\n';
+  TrainOptions train;
+  train.model = folder / "wide.json";
+  train.data = {folder / "short.jsonl"};
+  train.batch_size = 1;
+  train.steps = 1;
+  train.out = folder / "run";
+  cleave_train(train);
+  EvalOptions o;
+  o.model = train.out;
+  o.seq_len = 8192;
+  for (const std::string task : {"lm", "dpo"}) {
+    o.task = task;
+    o.data = {folder / (task == "lm" ? "long.jsonl" : "pairs.jsonl")};
+    o.reference = task == "dpo" ? train.out : "";
+    EXPECT_LT(growth_of([&] { cleave_eval(o); }), uint64_t{700} << 20) << task;
+  }
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "cleave/base/clock.h"
 #include "cleave/base/philox.h"
 #include "cleave/generate/continuous_batch.h"
+#include "cleave/generate/lengths.h"
 #include "cleave/generate/search.h"
 
 namespace cleave::inline generation {
@@ -110,6 +111,14 @@ void continue_prompts(ContinuousBatch& batch, const std::vector<Ids>& prompts,
   }
 }
 
+/// Where the batch that begins with prompt `first` ends: after at most `size` prompts.
+size_t end_of_batch(const std::vector<Ids>& prompts, size_t first, size_t size) {
+  Lengths lengths;
+  size_t end = first;
+  while (end < std::min(first + size, prompts.size()) && lengths.add(prompts[end].size())) ++end;
+  return end;
+}
+
 /// Prompts with beams run in batches: all of a batch end before the next ones start.
 void search_prompts(Model& model, const Axis& tp, const std::vector<Ids>& prompts,
                     const GenerateSettings& settings, Results& results) {
@@ -122,8 +131,9 @@ void search_prompts(Model& model, const Axis& tp, const std::vector<Ids>& prompt
   }
   const auto size =
       static_cast<size_t>(std::max<int64_t>(1, settings.max_sequences / settings.num_beams));
-  for (size_t first = 0; first < prompts.size(); first += size) {
-    const size_t end = std::min(first + size, prompts.size());
+  size_t end = 0;
+  for (size_t first = 0; first < prompts.size(); first = end) {
+    end = end_of_batch(prompts, first, size);
     const std::vector<Ids> batch(prompts.begin() + static_cast<ptrdiff_t>(first),
                                  prompts.begin() + static_cast<ptrdiff_t>(end));
     GenerateSettings own = settings;

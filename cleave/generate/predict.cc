@@ -6,6 +6,7 @@
 
 #include "cleave/base/log.h"
 #include "cleave/data/dataset_kinds.h"
+#include "cleave/file/model_path.h"
 #include "cleave/generate/evaluate.h"
 #include "cleave/generate/runnable.h"
 #include "cleave/nn/ids.h"
@@ -144,6 +145,25 @@ void check_masks(const Prediction& p) {
   }
 }
 
+void predict_and_print(const PredictOptions& options) {
+  CLEAVE_CHECK(options.batch_size >= 1, Code::kUsage, "--batch-size ", options.batch_size,
+               " must be at least 1");
+  Runnable runnable(options, {"mlm", "classify"});
+  const auto tokenizer = runnable.tokenizer(options.tokenizer, /*is_needed=*/true);
+  auto texts = texts_of(options);
+  const int64_t seq_len = runnable.seq_len(options.seq_len, runnable.facts().max_positions);
+  auto rows = rows_of(texts, runnable, *tokenizer, seq_len);
+  const Prediction prediction{.options = options,
+                              .runnable = std::move(runnable),
+                              .tokenizer = tokenizer,
+                              .texts = std::move(texts),
+                              .rows = std::move(rows)};
+  check_masks(prediction);
+  run_on_ranks(
+      options, [&] { return fingerprint_of(prediction); },
+      [&](const RunAxes& axes) { run_rank(prediction, axes.tp); });
+}
+
 }  // namespace
 
 std::vector<std::pair<int64_t, double>> ranked(const Tensor& scores, int64_t top_k) {
@@ -187,20 +207,6 @@ Tensor scores_of(Model& model, const Axis& tp, const std::vector<std::vector<int
 void cleave_predict(const cleave::PredictOptions& options) {
   cleave::set_plain_kernels(options.plain_kernels);
   using namespace cleave;  // NOLINT(google-build-using-namespace)
-  CLEAVE_CHECK(options.batch_size >= 1, Code::kUsage, "--batch-size ", options.batch_size,
-               " must be at least 1");
-  Runnable runnable(options, {"mlm", "classify"});
-  const auto tokenizer = runnable.tokenizer(options.tokenizer, /*is_needed=*/true);
-  auto texts = texts_of(options);
-  const int64_t seq_len = runnable.seq_len(options.seq_len, runnable.facts().max_positions);
-  auto rows = rows_of(texts, runnable, *tokenizer, seq_len);
-  const Prediction prediction{.options = options,
-                              .runnable = std::move(runnable),
-                              .tokenizer = tokenizer,
-                              .texts = std::move(texts),
-                              .rows = std::move(rows)};
-  check_masks(prediction);
-  run_on_ranks(
-      options, [&] { return fingerprint_of(prediction); },
-      [&](const RunAxes& axes) { run_rank(prediction, axes.tp); });
+  read_from(folders_of({options.model, options.adapter, options.tokenizer}),
+            [&] { predict_and_print(options); });
 }

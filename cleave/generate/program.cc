@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 
 #include "cleave/base/log.h"
+#include "cleave/file/model_path.h"
 #include "cleave/generate/chat.h"
 #include "cleave/generate/generate.h"
 #include "cleave/generate/printer.h"
@@ -193,13 +194,7 @@ void answer_messages(const GenerateOptions& options) {
       });
 }
 
-}  // namespace
-}  // namespace cleave::inline generation
-
-void cleave_generate(const cleave::GenerateOptions& options) {
-  cleave::set_plain_kernels(options.plain_kernels);
-  using namespace cleave;  // NOLINT(google-build-using-namespace)
-  check_recording(options);
+void generate_and_print(const GenerateOptions& options) {
   if (options.chat) return answer_messages(options);
   Runnable runnable(options, {"lm"});
   // A tokenizer is only needed for texts.
@@ -213,4 +208,15 @@ void cleave_generate(const cleave::GenerateOptions& options) {
   run_on_ranks(
       options, [&] { return fingerprint_of(program); },
       [&](const RunAxes& axes) { run_rank(program, axes); });
+}
+
+}  // namespace
+}  // namespace cleave::inline generation
+
+void cleave_generate(const cleave::GenerateOptions& options) {
+  cleave::set_plain_kernels(options.plain_kernels);
+  using namespace cleave;  // NOLINT(google-build-using-namespace)
+  check_recording(options);
+  read_from(folders_of({options.model, options.adapter, options.tokenizer}),
+            [&] { generate_and_print(options); });
 }

@@ -10,6 +10,7 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/base/byte_progress.h"
 #include "cleave/base/hash.h"
 #include "cleave/checkpoint/int4_tensors.h"
 #include "cleave/checkpoint/load.h"
@@ -248,6 +249,10 @@ int64_t Runnable::seq_len(int64_t wanted, int64_t otherwise) const {
 }
 
 std::unique_ptr<Model> Runnable::load(const Axis& tp, const Axis& ep) const {
+  return read_from(folder_.folders(), [&] { return read(tp, ep); });
+}
+
+std::unique_ptr<Model> Runnable::read(const Axis& tp, const Axis& ep) const {
   auto model = make_model(folder_.config);
   parallelize_module(*model, tp, model->plan());
   model->name_tree();
@@ -265,6 +270,8 @@ std::unique_ptr<Model> Runnable::load(const Axis& tp, const Axis& ep) const {
   // A matrix is converted before the next one is read, so that only one is in memory twice.
   WeightConverter converter(*model, form_);
   if (device_.is_cpu()) hooks.loaded = [&](const Parameter& weight) { converter.convert(weight); };
+  const bool is_shown = tp.rank() == 0 && ep.rank() == 0 && launched_world_size() == 0;
+  if (is_shown) hooks.on_bytes = terminal_progress("loaded MiB");
   load_model(*model, folder_, is_plain ? dtype_ : scalar_type(stored_dtype(folder_)), hooks);
   move_to(*model, device_);
   if (device_.is_cpu()) converter.finish();
@@ -284,7 +291,7 @@ void Runnable::add_model(ConfigFingerprint& fingerprint) const {
   const std::string name_of_folder = fs::path(folder_.path).filename().string();
   fingerprint.emplace_back("the checkpoint",
                            checkpoint_step(name_of_folder) ? name_of_folder : "none");
-  add_weights(fingerprint, folder_);
+  read_from(folder_.folders(), [&] { add_weights(fingerprint, folder_); });
 }
 
 std::string checksum_of(const std::vector<std::vector<int64_t>>& rows) {

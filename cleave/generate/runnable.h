@@ -90,6 +90,7 @@ class Runnable {
  private:
   Runnable(ModelFolder folder, const std::string& dtype, const std::string& device,
            const std::vector<std::string>& tasks);
+  [[nodiscard]] std::unique_ptr<Model> read(const Axis& tp, const Axis& ep) const;
   void add_model(ConfigFingerprint& fingerprint) const;
   /// The state of the run that wrote the model or its adapter; nothing if no run did.
   [[nodiscard]] std::optional<Json> run_state() const;

@@ -77,6 +77,19 @@ void save(const test::Training& training, const std::string& path,
   save_checkpoint(path, checkpoint, {one, one, one});
 }
 
+// As a run with --keep-last does while another command begins to read its checkpoint.
+TEST(Runnable, FolderThatIsRemovedBeforeItsWeightsAreRead_IsNamedInTheError) {
+  const test::TempFolder folder;
+  const std::string model = folder / "step_00000002";
+  save(test::Training(Axis()), model);
+  const Runnable runnable(model, "", "cpu");
+  std::filesystem::remove_all(model);
+  const Error error = test::thrown_by([&] { (void)runnable.load(Axis()); });
+  EXPECT_EQ(error.code(), Code::kIo);
+  EXPECT_THAT(error.what(),
+              testing::StartsWith(model + " was removed while it was read, as a run"));
+}
+
 /// A folder below `root` with a new model of this config.
 std::string saved_model(const test::TempFolder& root, const std::string& name) {
   const Axis one;

@@ -38,12 +38,6 @@ std::vector<Mass> masses_of(const Scores& scores) {
   for (size_t r = 0; r < out.size(); ++r) {
     out[r] = {static_cast<double>(of_rows.largest.const_data_ptr<float>()[r]),
               static_cast<double>(of_rows.sums.const_data_ptr<float>()[r])};
-    // Forbidden tokens give exp(-infinity + infinity) = NaN, which counts as 0; a NaN score stays.
-    const auto row = scores.row(static_cast<int64_t>(r));
-    if (out[r].top == kMinusInfinity &&
-        std::none_of(row.begin(), row.end(), [](float score) { return std::isnan(score); })) {
-      out[r].sum = 0;
-    }
   }
   return out;
 }

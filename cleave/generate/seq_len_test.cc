@@ -11,6 +11,7 @@
 #include "cleave/report/metrics.h"
 #include "cleave/train/options.h"
 #include "tests/support/captured_stdout.h"
+#include "tests/support/paths.h"
 #include "tests/support/saved_models.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
@@ -109,6 +110,31 @@ TEST_F(SeqLen, EvalOfARunThatPacksDocuments_KeepsThemApart) {
   EXPECT_NEAR(own["loss"].get<double>(), *last.eval_loss, 1e-9);
   EXPECT_EQ(own["tokens"], 20 * (4 + 3));
   EXPECT_EQ(eval("texts.jsonl", 4)["tokens"], 20 * (4 + 3));  // divided, but every token once
+}
+
+// The masks of a step depend on --seed, those of evaluation data do not.
+TEST_F(SeqLen, EvalOfAMaskedModel_RepeatsTheRunsEvaluationWithAnySeed) {
+  json config = json::parse(kBert);
+  config["vocab_size"] = 2000;
+  std::ofstream(folder_ / "sizes.json") << config.dump();
+  std::string text;
+  for (int i = 0; i < 60; ++i) text += str("line ", i, " of the text\n");
+  std::ofstream(folder_ / "text.txt") << text;
+  TrainOptions o;
+  o.model = folder_ / "sizes.json";
+  o.tokenizer = test::source_file("tests/golden/tokenizer/small/bert");
+  o.data = o.eval_data = {folder_ / "text.txt"};
+  o.out = folder_ / "run";
+  o.seq_len = 8;
+  o.batch_size = 2;
+  o.steps = 1;
+  o.seed = 7;
+  o.dtype = "fp64";
+  o.gemm = "mkl";
+  o.threads_per_rank = 1;
+  printed([&] { cleave_train(o); });
+  const StepMetrics last = read_metrics(o.out + "/metrics.jsonl").back();
+  EXPECT_NEAR(eval("text.txt", 0)["loss"].get<double>(), *last.eval_loss, 1e-9);
 }
 
 TEST_F(SeqLen, EvalAndPredictOfAClassifier_TruncateAsTheRunDid) {

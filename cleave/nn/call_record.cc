@@ -30,7 +30,7 @@ void CallRecord::finish(const std::string& path) const {
     CLEAVE_CHECK(!sharded_work() || !same_work(), Code::kShape, path.empty() ? "the model" : path,
                  " uses its parameter ", p->name(), " where it has ", sharded_work()->describe(),
                  " and ", same_work()->describe(),
-                 ", so the layout of the parameter's gradient is ambiguous; in addition to use(), "
+                 ", so its gradient may be a part or the whole; in addition to use(), "
                  "call used_in(activation) with the activation that it is applied to");
     const Seen& seen = sharded_work() ? *sharded_work() : *same_work();
     // use() is const, but the Parameter objects themselves are not.

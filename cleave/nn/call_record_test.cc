@@ -135,9 +135,9 @@ TEST(CallRecord, UnreportedUseWhereLayoutsDoNotAgree_IsRefusedInTheFirstForward)
     EXPECT_EQ(error.code(), Code::kShape);
     EXPECT_STREQ(error.what(),
                  "the model uses its parameter scale where it has a Shard(2) made by up and a "
-                 "Replicate made by the caller, so the layout of the parameter's gradient is "
-                 "ambiguous; in addition to use(), call used_in(activation) with the activation "
-                 "that it is applied to");
+                 "Replicate made by the caller, so its gradient may be a part or the whole; in "
+                 "addition to use(), call used_in(activation) with the activation that it is "
+                 "applied to");
     // Without grad mode there is no gradient, so no error.
     const at::NoGradGuard no_grad;
     EXPECT_EQ(layer(x, Context()).local().dim(), 3);

@@ -14,6 +14,7 @@ namespace cleave::inline nn {
 
 class BalanceLoss;
 class KvCache;
+struct HeadLoss;
 
 /// Inputs of a forward pass other than the activation. A small value: recompute and pipeline keep
 /// copies until backward, so no tensor in it may need a gradient, except in `values`.
@@ -21,8 +22,8 @@ class KvCache;
 /// Shape letters: B sequences in this micro-batch, T tokens each, S keys (T, or the cache's
 /// length).
 struct Context {
-  /// [B, T] or [T] int64, on any device. Undefined: P..P+T-1, where P is the number of tokens in
-  /// `cache`, without one 0.
+  /// [B, T] or [T] int64, on any device. If undefined, they are P..P+T-1, where P is the number of
+  /// tokens in `cache`, or 0 without a cache.
   at::Tensor positions{};
   at::Tensor key_mask{};  ///< [B, S] bool, true = may be attended to; undefined: all
   /// [B, T] int64, on the device of the activations: the first key that each query of causal
@@ -45,6 +46,8 @@ struct Context {
   std::shared_ptr<DeferredGradients> deferred{};
   /// Where layers with experts count their tokens; null: without an auxiliary loss.
   std::shared_ptr<BalanceLoss> balance{};
+  /// The loss that the head computes itself if its logits are large; null: it never does.
+  std::shared_ptr<const HeadLoss> head_loss{};
   NamedValues values{};      ///< further inputs, and named outputs of earlier layers
   int64_t valid_tokens = 0;  ///< labels in the step's global batch; 0: count this call's
 };

@@ -148,6 +148,9 @@ Pass fused_pass(const Tensor& logits_NW, const Tensor& labels_N, const Tensor& v
 DTensor cross_entropy(const DTensor& logits, const Tensor& labels, const CrossEntropyOptions& o) {
   CLEAVE_CHECK(o.label_smoothing >= 0 && o.label_smoothing <= 1, Code::kUsage,
                "label_smoothing=", o.label_smoothing, " must be in [0, 1]");
+  CLEAVE_CHECK(logits.dim() > 0, Code::kShape, "cross_entropy got one number, made by ",
+               logits.maker(), ", instead of logits; with Context::head_loss the head may have ",
+               "computed the loss already: then take its local()");
   CLEAVE_CHECK(
       labels.sizes() == logits.local().sizes().slice(0, static_cast<size_t>(logits.dim()) - 1),
       Code::kShape, "labels have shape ", labels.sizes(), "; logits are ", logits.local().sizes());

@@ -172,6 +172,30 @@ TEST(CrossEntropy, InfiniteLogitsThatDoNotCount_LeaveTheRestFinite) {
   }
 }
 
+// The last rank of a padded vocabulary may hold nothing but padding classes.
+TEST(CrossEntropy, RankWithOnlyPaddingClasses_AddsNothing) {
+  constexpr int64_t kClasses = 60, kReal = 37;  // rank 2 of 3 has 40 to 59
+  const Tensor labels = at::tensor({0, 36, 20, -100}, at::kLong);
+  for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kBFloat16}) {
+    const Tensor logits = numbers({4, kClasses}, 1).to(type);
+    logits.narrow(1, kReal, kClasses - kReal).fill_(-std::numeric_limits<double>::infinity());
+    const Tensor real = leaf_of(logits.narrow(1, 0, kReal).to(at::kDouble));
+    const Tensor want = whole_loss(real, labels, {});
+    want.backward();
+    const Tensor gradient = at::constant_pad_nd(real.grad(), {0, kClasses - kReal});
+    // A gradient is at most 1, and rounded to the logits' type.
+    const double bound = type == at::kBFloat16 ? 1.0 / 256 : 8 * kFp32;
+    for (const int tp : {1, 2, 3}) {
+      on_ranks(tp, [&](const Axis& axis) {
+        const Loss got = sharded_loss(logits, labels, {}, at::ones({}), axis);
+        EXPECT_NEAR(got.value.item<double>(), want.item<double>(), 32 * kFp32)
+            << type << " tp=" << tp;
+        EXPECT_LE(largest_difference(got.gradient, gradient), bound) << type << " tp=" << tp;
+      });
+    }
+  }
+}
+
 TEST(CrossEntropy, Bf16Logits_AreSummedInFp32AndKeepTheirType) {
   const Tensor logits = numbers({8, 9}, 1).to(at::kBFloat16);
   const Tensor labels = test::ids({8}, 9, 2);
@@ -243,6 +267,10 @@ TEST(CrossEntropy, WrongArguments_AreRefused) {
     const Error layout = thrown_by([&] { (void)cross_entropy(on_tokens, own); });
     EXPECT_EQ(layout.code(), Code::kShape);
     EXPECT_NE(std::string(layout.what()).find("Shard(1) made by lm_head"), std::string::npos);
+    const DTensor number = DTensor(at::zeros({}), axis, Replicate{}).made_by(maker_name("lm_head"));
+    const Error loss = thrown_by([&] { (void)cross_entropy(number, labels); });
+    EXPECT_EQ(loss.code(), Code::kShape);
+    EXPECT_NE(std::string(loss.what()).find("one number, made by lm_head"), std::string::npos);
     const DTensor sums(whole, axis, Partial{});
     EXPECT_EQ(thrown_by([&] { (void)cross_entropy(sums, labels); }).code(), Code::kShape);
   });

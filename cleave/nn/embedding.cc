@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/kernels/cpu/embedding.h"
 #include "cleave/nn/ids.h"
 #include "cleave/nn/subject.h"
 
@@ -61,10 +62,11 @@ Tensor Embedding::held_rows(const Tensor& ids) const {
     return in_row_type(at::zeros(shape, weight_->use().options()) + weight_->use().sum());
   }
   const Tensor local = ids - held.begin;
-  const Tensor here = (ids >= held.begin).bitwise_and_(ids < held.end);
+  const Tensor away = (ids < held.begin).bitwise_or_(ids >= held.end);
   const bool holds_padding = held.begin <= padding_row_ && padding_row_ < held.end;
   const int64_t padding = holds_padding ? padding_row_ - held.begin : -1;
-  return rows_of(local.clamp(0, held.size() - 1), padding) * here.unsqueeze(-1);
+  // masked_fill, not multiplication: the row that stands in, or its gradient, may not be finite.
+  return rows_of(local.clamp(0, held.size() - 1), padding).masked_fill_(away.unsqueeze(-1), 0);
 }
 
 Tensor Embedding::whole_rows(const Tensor& ids) const {
@@ -72,7 +74,7 @@ Tensor Embedding::whole_rows(const Tensor& ids) const {
 }
 
 Tensor Embedding::rows_of(const Tensor& ids, int64_t padding) const {
-  const Tensor rows = in_row_type(at::embedding(weight_->use(), ids, padding));
+  const Tensor rows = in_row_type(embedding_rows(weight_->use(), ids, padding));
   return scale_ == 1 ? rows : rows * at::scalar_tensor(scale_, rows.options());
 }
 

@@ -1,5 +1,7 @@
 #include "cleave/nn/embedding.h"
 
+#include <cmath>
+
 #include <gtest/gtest.h>
 
 #include "tests/support/thrown.h"
@@ -38,6 +40,35 @@ TEST(Embedding, PaddingOnEveryShard_EqualsTheUnsplitLayer) {
            {Style(Rowwise{}), Style(Rowwise{.output = Shard{1}}), Style(Colwise{})}) {
         test::expect_equals_unsplit(padded_case(rows, index, {{"", style}}));
       }
+    }
+  }
+}
+
+// Ranks that do not hold an id's row look up another one, of which nothing may remain. Oracle: the
+// definition; all numbers are whole, so sums are exact.
+TEST(Embedding, RowsAndGradientsThatAreNotFinite_StayWithTheirIds) {
+  constexpr int64_t kRows = 7, kWidth = 5;
+  const Tensor ids = test::ids({2, 6}, kRows, 3);
+  for (int64_t bad = 0; bad < kRows; ++bad) {
+    const Tensor table = test::whole_numbers({kRows, kWidth}, 1);
+    table[bad].fill_(NAN);
+    const Tensor upstream = test::whole_numbers({2, 6, kWidth}, 2);
+    upstream.masked_fill_(ids.eq(bad).unsqueeze(-1), INFINITY);
+    const Tensor want = table.index_select(0, ids.flatten()).view(upstream.sizes());
+    const Tensor want_gradient =
+        at::zeros_like(table).index_add_(0, ids.flatten(), upstream.flatten(0, 1));
+    for (const int tp : {1, 2, 3}) {
+      test::on_ranks(tp, [&](const Axis& axis) {
+        Embedding layer({.num_embeddings = kRows, .embedding_dim = kWidth});
+        parallelize_module(layer, axis, {{"", Rowwise{}}});
+        test::fill(layer, {{"weight", table}}, at::kDouble);
+        const Tensor y = layer(DTensor(ids, axis, Replicate{}), Context()).local();
+        EXPECT_TRUE(at::allclose(y, want, 0, 0, /*equal_nan=*/true)) << bad << " of " << tp;
+        y.backward(upstream);
+        const Parameter& weight = *layer.weight();
+        EXPECT_TRUE(at::equal(weight.leaf().grad(), test::slice_of(weight, want_gradient)))
+            << bad << " of " << tp;
+      });
     }
   }
 }

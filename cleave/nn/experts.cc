@@ -27,8 +27,8 @@ class ExpertLinear : public Linear {
   }
   void split_rows(const Axis& axis) override {
     CLEAVE_CHECK(!output_layout() || output_layout()->is_partial(), Code::kShape, path(),
-                 ": an expert's output stays a partial sum; leave out its output layout in the "
-                 "plan, and set that of the layer that owns the experts");
+                 ": an expert's output stays a partial sum; leave out its `output` in the plan, "
+                 "and set that of the layer that owns the experts");
     set_output_layout(Partial{});
     Linear::split_rows(axis);
   }
@@ -247,7 +247,7 @@ Tensor Experts::results(const DTensor& x, const Tensor& rows, const std::vector<
     const DTensor y = expert(x.with(padded(parts[i])), context);
     CLEAVE_CHECK(!is_split() || y.placement().is_partial(), Code::kShape, expert.path(),
                  ": an expert's output stays a partial sum, but the plan changes it to ",
-                 y.placement().describe(), "; leave out its output layout");
+                 y.placement().describe(), "; leave out its `output`");
     out.push_back(y.local().narrow(0, 0, counts[i]));
   }
   return out.empty() ? rows : at::cat(out);

@@ -28,8 +28,8 @@ DTensor Layer::through_wraps(size_t depth, const DTensor& x, const Context& cont
 
 void Layer::attach(std::unique_ptr<Wrap> wrap) {
   CLEAVE_CHECK(!is_sealed(), Code::kUsage, layer_name(path()),
-               ": FSDP provides the weights that other wraps read; attach those first, then call "
-               "fully_shard");
+               " is fully sharded already; call recompute() and other wraps of the layer before "
+               "fully_shard(), which gathers the weights that they read");
   wraps_.push_back(std::move(wrap));
 }
 

@@ -133,8 +133,8 @@ std::string first_step(const std::function<std::unique_ptr<Layer>()>& make, cons
 TEST(ModuleBoundary, MissingPlanEntry_NamesTheLayerAndTheMakerOfItsInput) {
   const auto mlp = [] { return std::make_unique<Mlp>(MlpOptions{.hidden = 4, .intermediate = 6}); };
   EXPECT_EQ(first_step([] { return std::make_unique<Pair>(); }, {{"first", Colwise{}}}),
-            "norm: a norm needs whole rows; it got Shard(2) made by first; give that module an "
-            "output layout of Replicate or Shard(1)");
+            "norm: a norm needs whole rows; it got Shard(2) made by first; give that module the "
+            "`output` Replicate or Shard(1) in the plan");
   EXPECT_EQ(
       first_step(mlp, {{"{gate,up}_proj", Colwise{}}}),
       "down_proj is not sharded and got Shard(2) made by the model; give it a style in the plan");

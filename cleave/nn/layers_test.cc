@@ -233,6 +233,24 @@ TEST(RmsNorm, OffsetIn16Bits_IsAddedInFp32) {
   set_plain_kernels("");
 }
 
+TEST(RmsNorm, WeightOfAnotherWidth_IsRefused) {
+  for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+    EXPECT_THROW(cleave::rms_norm(at::ones({2, 64}, type), at::ones({32}, type), 1e-5), c10::Error)
+        << type;
+  }
+}
+
+// Oracle: libtorch's rules of broadcasting.
+TEST(Gated, GateOfOneColumn_IsBroadcast) {
+  const Tensor gate = numbers({2, 3, 1}, 1), up = numbers({2, 3, 20}, 2);
+  const Tensor want = gate / (1 + (-gate).exp()) * up;
+  for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+    const Tensor got = gated(Activation::kSilu, gate.to(type), up.to(type));
+    ASSERT_EQ(got.sizes(), want.sizes()) << type;
+    EXPECT_LE(test::largest_difference(got, want), 1e-6) << type;
+  }
+}
+
 // In fp32 and bf16 the norm computes the sum, too; with plain kernels and in fp64 it does not.
 TEST(Norms, OfASum_ComputeItInOnePass) {
   const auto expect_one_pass = [](Layer& norm, at::ScalarType type, bool is_one_pass) {

@@ -22,7 +22,8 @@ Tensor activate(Activation activation, const Tensor& x) {
 }
 
 Tensor gated(Activation activation, const Tensor& gate, const Tensor& up) {
-  const bool is_fused = activation == Activation::kSilu && is_on(Kernel::kGate);
+  const bool is_fused =
+      activation == Activation::kSilu && is_on(Kernel::kGate) && gate.sizes() == up.sizes();
   return is_fused && takes_fused({gate, up}) ? fused_gate(gate, up)
                                              : activate(activation, gate) * up;
 }

@@ -13,7 +13,7 @@ void check_rows_are_whole(const std::string& path, const DTensor& x, int64_t wid
   const Placement& p = x.placement();
   CLEAVE_CHECK(!p.is_partial() && !p.is_shard(x.dim() - 1), Code::kShape, subject(path),
                "a norm needs whole rows; it got ", p.describe(), " made by ", x.maker(),
-               "; give that module an output layout of Replicate or Shard(1)");
+               "; give that module the `output` Replicate or Shard(1) in the plan");
   CLEAVE_CHECK(x.size(-1) == width, Code::kShape, subject(path), "input has width ", x.size(-1),
                "; the norm has ", width);
 }
@@ -28,7 +28,8 @@ bool takes_fused_sum(const Tensor& a, const Tensor& b, std::initializer_list<Ten
 }  // namespace
 
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps, double offset) {
-  if (is_on(Kernel::kNorm) && takes_fused({x, weight})) {
+  const bool fits = x.dim() > 0 && weight.sizes() == x.sizes().slice(x.sizes().size() - 1);
+  if (fits && is_on(Kernel::kNorm) && takes_fused({x, weight})) {
     return fused_rms_norm(x, weight, eps, offset);
   }
   if (offset == 0) return at::rms_norm(x, weight.sizes(), weight, eps);

@@ -4,7 +4,9 @@
 namespace cleave::inline nn {
 
 /// x / sqrt(mean(x^2) + eps) * (weight + offset) over the last dim, differentiable. With an offset,
-/// 16-bit inputs are multiplied in fp32.   x [.., D]   weight [D]   result as x
+/// 16-bit inputs are multiplied in fp32. Throws c10::Error when the shapes do not fit.
+///
+///   x [.., D]   weight [D]   result as x
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps, double offset = 0);
 
 /// x / rms(x) * (weight + offset) over the last dim. x [.., D], weight [D], at first 1 - offset.

@@ -149,11 +149,13 @@ Tensor apply_rotary(const Tensor& x, const RotaryAngles& angles) {
   const size_t dims = rows.size();
   CLEAVE_CHECK(x.dim() == 4 && dims >= 2 && dims <= 3 && x.size(3) == 2 * rows[dims - 1] &&
                    rows[dims - 2] == x.size(2) &&
-                   (dims == 2 || rows[0] == 1 || rows[0] == x.size(0)),
-               Code::kShape, "rotary: x ", x.sizes(), ", angles ", rows,
+                   (dims == 2 || rows[0] == 1 || rows[0] == x.size(0)) && sin.sizes() == rows,
+               Code::kShape, "rotary: x ", x.sizes(), ", cos ", rows, ", sin ", sin.sizes(),
                "; expected [B, H, T, K] and [B or 1, T, K/2] or [T, K/2]");
   if (x.numel() == 0) return x;
-  if (is_on(Kernel::kRotary) && takes_fused({x, cos})) return fused_rotary(x, cos, sin);
+  if (is_on(Kernel::kRotary) && takes_fused({x, cos, sin})) {
+    return fused_rotary(x, cos.contiguous(), sin.contiguous());
+  }
   if (dims == 3) {  // [B, T, K/2] -> [B, 1, T, K/2]
     cos = cos.unsqueeze(1);
     sin = sin.unsqueeze(1);

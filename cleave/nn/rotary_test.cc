@@ -97,6 +97,22 @@ TEST(Rotary, PositionsThatDoNotFit_AreRefused) {
   }
 }
 
+TEST(Rotary, AnglesThatAreViews_RotateLikeTheirCopies) {
+  const Tensor angles = numbers({8, 5}, 2).t();  // [T, K/2]
+  const Tensor x = numbers({2, 3, 5, 16}, 1);
+  const Tensor turn = at::polar(at::ones_like(angles), angles);
+  const Tensor z = at::complex(x.narrow(-1, 0, 8), x.narrow(-1, 8, 8)) * turn;
+  const Tensor want = at::cat({at::real(z), at::imag(z)}, -1);
+  for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+    const RotaryAngles views{.cos = angles.cos().to(type), .sin = angles.sin().to(type)};
+    ASSERT_FALSE(views.cos.is_contiguous());
+    EXPECT_LE(largest_difference(apply_rotary(x.to(type), views), want), 1e-5) << type;
+    const RotaryAngles unequal{.cos = views.cos, .sin = views.sin.narrow(0, 0, 4)};
+    EXPECT_EQ(test::thrown_by([&] { std::ignore = apply_rotary(x.to(type), unequal); }).code(),
+              Code::kShape);
+  }
+}
+
 // A rotation is orthogonal, so its gradient is the inverse rotation.
 TEST(Rotary, Gradient_IsTheInverseRotation) {
   Rotary rotary({.head_dim = 6, .theta = 50});

@@ -37,8 +37,9 @@ Optimizer::Optimizer(const Parameters& parameters, const OptimizerOptions& optio
     : options_(options) {
   const bool is_muon = options.kind == Kind::kMuon;
   CLEAVE_CHECK(is_muon != options.matrices.empty(), Code::kUsage,
-               "Muon updates matrices of the model's blocks, and ",
-               is_muon ? "there are none; choose adamw" : "another optimizer has none");
+               is_muon ? "Muon updates matrices of the model's blocks, and there are none; choose "
+                         "adamw"
+                       : "only Muon takes a list of matrices; leave it out, or choose muon");
   for (const auto& p : trained_of(parameters)) {
     const bool decays =
         options.decay_on == OptimizerOptions::DecayOn::kAll || p->shape().size() >= 2;

@@ -4,6 +4,7 @@
 
 #include "cleave/comm/api/world.h"
 #include "cleave/mesh/axis.h"
+#include "cleave/nn/head_loss.h"
 #include "cleave/parallel/lora.h"
 #include "cleave/parallel/plan.h"
 #include "cleave/pipeline/schedule.h"
@@ -34,6 +35,7 @@ struct ParallelConfig {
   std::optional<LoraOptions> lora{};  ///< train adapters of this kind and freeze the weights
   /// As GradientSyncOptions::bucket_bytes. It decides the shards of ZeRO-1.
   int64_t bucket_bytes = int64_t{8} << 20;
+  HeadLossOptions head_loss{};
 
   [[nodiscard]] int num_ranks() const { return pp * dp * tp; }
   /// Type of master weights, gradients and moments.

@@ -109,8 +109,8 @@ class PendingSum : public std::enable_shared_from_this<PendingSum> {
       if (gradient.defined()) {
         // A mean over data-parallel ranks, or a sum over stages, belongs to an earlier step.
         if (is_mean(p) || is_tied_sum(p)) check_no_stale_gradients({buffer_->parameters()[i]});
-        // If only one rank has an expert, its first gradient is narrow (FlatShards::start_reduce).
-        if (p.copies() && gradient.scalar_type() != p.leaf().scalar_type()) {
+        // With one rank the first gradient is narrow (FlatShards::start_reduce).
+        if (gradient.scalar_type() != p.leaf().scalar_type()) {
           gradient = gradient.to(p.leaf().scalar_type());
         }
         gradient.add_(reduced[i]);
@@ -287,10 +287,10 @@ Parameters read_by(Layer& layer) {
   std::set<const Parameter*> seen;
   layer.walk([&](Layer& l) {
     if (covered.contains(&l)) return;
-    CLEAVE_CHECK(
-        &l == &layer || !l.has_wraps(), Code::kUsage, layer_name(l.path()), " recomputes inside ",
-        layer_name(layer.path()),
-        ", which is fully sharded; call fully_shard on it too, before the layers above it");
+    CLEAVE_CHECK(&l == &layer || !l.has_wraps(), Code::kUsage, layer_name(l.path()),
+                 " recomputes inside ", layer_name(layer.path()),
+                 ", which is fully sharded; call fully_shard on ", layer_name(l.path()),
+                 " too, before the layers above it");
     for (const auto& p : l.own_parameters()) {
       if (seen.insert(p.get()).second) out.push_back(p);
     }
@@ -322,8 +322,8 @@ void shard(Layer& layer, const Axis& dp, const FsdpOptions& options,
            const std::shared_ptr<CallOrder>& order) {
   layer.name_tree();
   CLEAVE_CHECK(!layer.is_sealed(), Code::kUsage, layer_name(layer.path()),
-               " is already fully sharded; a layer that is called several times in a sequence "
-               "cannot be: choose ZeRO-1 for it");
+               " is already fully sharded; call fully_shard once for each layer. For a layer that "
+               "occurs several times in a sequence, choose ZeRO-1 instead");
   const std::set<const Parameter*> tied = tied_parameters(layer.root());
   std::vector<std::shared_ptr<const FlatShards>> groups;
   // A buffer has either gradients or none, one type, and one axis: other ranks have copies of

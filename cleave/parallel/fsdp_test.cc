@@ -6,6 +6,7 @@
 #include "cleave/mesh/mesh.h"
 #include "cleave/model/model.h"
 #include "cleave/nn/cross_entropy.h"
+#include "cleave/nn/linear.h"
 #include "cleave/parallel/recompute.h"
 #include "cleave/parallel/zero1.h"
 #include "tests/support/golden.h"
@@ -167,6 +168,18 @@ TEST(FullyShard, OneRank_IsPlainTraining) {
   const DTensor more = cross_entropy((*model)(DTensor(second, Axis(), Replicate{}), Context()),
                                      next_token_labels(second), {.valid_tokens = 32});
   EXPECT_NEAR(sharded.losses[0], loss.local().item<double>() + more.local().item<double>(), 1e-13);
+}
+
+// Oracle: 256 + 1 + 1 + 1, each of which a sum in bf16 rounds away.
+TEST(FullyShard, OneRankInBf16_AddsTheGradientsOfMicroBatchesInFp32) {
+  Linear layer({.in_features = 1, .out_features = 1, .bias = false});
+  fully_shard(layer, Axis(), {.precision = {.param = at::kBFloat16}});
+  materialize(layer, {.seed = 5});
+  for (const double x : {256, 1, 1, 1}) {
+    const DTensor input(at::full({1, 1}, x, at::kBFloat16), Axis(), Replicate{});
+    layer(input, Context()).local().sum().backward();
+  }
+  EXPECT_EQ(layer.weight()->leaf().grad().item<double>(), 259);
 }
 
 TEST(FullyShard, OverTwoRanks_IsOneRank) {

@@ -203,7 +203,7 @@ GradientNorm norm_over(const Parameters& parameters, const NormAxes& axes, doubl
 void take_axis(Axis& known, const Axis& axis, const Parameter& p) {
   if (axis.size() == 1) return;
   CLEAVE_CHECK(known.size() == 1 || has_same_ranks(known, axis), Code::kUsage, p.name(),
-               " is split over ", axis.name(), ", another parameter over ", known.name(),
+               " is sharded over ", axis.name(), ", another parameter over ", known.name(),
                "; use gradient_norm and clip_gradients");
   known = axis;
 }

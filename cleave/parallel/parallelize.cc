@@ -5,6 +5,7 @@
 
 #include "cleave/base/str.h"
 #include "cleave/mesh/scalar_type.h"
+#include "cleave/nn/head_loss.h"
 #include "cleave/parallel/fsdp.h"
 #include "cleave/parallel/recompute.h"
 #include "cleave/parallel/zero1.h"
@@ -122,6 +123,9 @@ Parallelized parallelize(Layer& model, const std::vector<Layer*>& sequence,
     std::set<Layer*> blocks;  // one may be called several times
     for (const size_t block : blocks_of(sequence)) blocks.insert(sequence[block]);
     for (Layer* block : blocks) recompute(*block);
+  }
+  if (auto* head = dynamic_cast<Linear*>(sequence.back())) {
+    compute_loss_in_parts(*head, config.head_loss);
   }
   const ShardPrecision precision{
       .param = config.compute_type, .reduce = config.leaf_type(), .sent = config.reduce_type};

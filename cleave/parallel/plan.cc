@@ -45,7 +45,7 @@ Style style_from(const Json& entry) {
   if (name == "colwise") return Colwise{.input = input, .output = output};
   if (name == "rowwise") return Rowwise{.input = input, .output = output};
   if (name == "sequence") {
-    if (input || output) style.fail("\"sequence\" takes no layouts; it is shard(1) on both sides");
+    if (input || output) style.fail("\"sequence\" takes no input and output; both are shard(1)");
     return SequenceParallel{};
   }
   if (name == "prepare") {
@@ -56,7 +56,7 @@ Style style_from(const Json& entry) {
   style.fail("expected \"colwise\", \"rowwise\", \"sequence\" or \"prepare\"");
 }
 
-/// Checks that the style accepts the expected input layout.
+/// Checks that the style accepts the expected input placement.
 void check_input(const std::string& path, const Style& style) {
   if (!style.input) return;
   const Placement& p = *style.input;

@@ -25,12 +25,12 @@ struct Rowwise {
 struct SequenceParallel {
   int dim = 1;  ///< of [B, T, D]; the axis need not divide its length
 };
-/// Checks that the module's input has the layout `input` and changes it to `desired`.
+/// Checks that the module's input has the placement `input` and changes it to `desired`.
 struct PrepareModuleInput {
   std::optional<Placement> input{};
   std::optional<Placement> desired{};
 };
-/// Checks that the module's output has the layout `output` and changes it to `desired`.
+/// Checks that the module's output has the placement `output` and changes it to `desired`.
 struct PrepareModuleOutput {
   std::optional<Placement> output{};
   std::optional<Placement> desired{};
@@ -42,7 +42,7 @@ struct PrepareModuleInputOutput {
 };
 
 /// What a plan does to one module. PyTorch's use_local_output has no counterpart: values between
-/// modules keep their layout, and local() is the plain tensor.
+/// modules keep their placement, and local() is the plain tensor.
 struct Style {
   enum class Kind : uint8_t { kColwise, kRowwise, kSequence, kPrepare } kind = Kind::kPrepare;
   std::optional<Placement> input{}, desired_input{};    ///< expected; changed to
@@ -61,13 +61,13 @@ using Plan = std::vector<std::pair<std::string, Style>>;
 
 /// From JSON, an object of pattern to {"style": S, "input": L, "output": L, "desired_input": L,
 /// "desired_output": L} with S one of "colwise", "rowwise", "sequence" and "prepare", and L one of
-/// "replicate", "shard(DIM)". The desired layouts need "prepare"; with the other styles "output" is
-/// the layout that the module's result is changed to. Throws Error(kFormat) naming key and byte.
+/// "replicate", "shard(DIM)". The desired ones need "prepare"; with the other styles "output" is
+/// the placement that the module's result is changed to. Throws Error(kFormat) naming key and byte.
 Plan plan_from_json(const Json& json);
 /// The same from a file. Throws Error(kIo) if it cannot be read.
 Plan read_plan(const std::string& path);
 
-/// Applies tensor parallelism to a model: shards parameters and sets layouts at module boundaries.
+/// Applies tensor parallelism to a model: shards parameters, sets placements at module boundaries.
 /// A model without memory is never allocated whole on a rank. A model with memory keeps this rank's
 /// shards, and an optimizer made before continues with them. Keys are paths below `model`, which
 /// may be a part of a larger tree (one block). Applying the same plan again changes nothing.

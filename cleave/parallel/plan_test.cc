@@ -64,7 +64,8 @@ TEST(PlanFromJson, WrongEntries_SayWhereAndWhatWouldBeRight) {
   refused(R"({"a": {"style": "columnwise"}})",
           "expected \"colwise\", \"rowwise\", \"sequence\" or \"prepare\"");
   refused(R"({"a": {"style": "colwise", "desired_input": "replicate"}})", "only the style");
-  refused(R"json({"a": {"style": "sequence", "input": "shard(1)"}})json", "takes no layouts");
+  refused(R"json({"a": {"style": "sequence", "input": "shard(1)"}})json",
+          "takes no input and output");
   refused(R"({"a": {"output": "replicate"}})", "style");
   refused(R"({"a": {"style": "colwise", "outputs": "replicate"}})", "unknown key");
   for (const char* layout : {"shard", "shard()", "shard(x)", "shard(1", "shard(1.5)", "shard(1) ",

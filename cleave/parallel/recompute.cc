@@ -25,6 +25,9 @@ class Recompute : public Wrap {
     auto result = std::make_shared<DTensor>();
     variable_list inputs{x.local()};
     Context kept = context;
+    // The head's choice between logits and the loss depends on the grad mode, which differs between
+    // the runs; both runs would also compute the loss's gradients.
+    if (at::GradMode::is_enabled()) kept.head_loss = nullptr;
     if (!context.values.empty()) {
       variable_list detached;
       for (const Tensor& value : context.values.locals()) {

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "cleave/nn/attention.h"
+#include "cleave/nn/cross_entropy.h"
 #include "cleave/nn/dropout.h"
+#include "cleave/nn/head_loss.h"
 #include "cleave/nn/mlp.h"
 #include "cleave/parallel/gradients.h"
 #include "cleave/parallel/plan.h"
@@ -120,6 +122,29 @@ TEST(Recompute, InputWithoutGradient_IsRecomputedForTrainedWeightsOnly) {
       EXPECT_TRUE(at::equal(gradients[0], gradients[1]));
     }
   }
+}
+
+// Oracle: libtorch's gradient. Without gradients, the head computes the loss of these few tokens.
+TEST(Recompute, HeadThatMayComputeItsLoss_GivesLogitsWhileGradientsAreWanted) {
+  Linear head({.in_features = 6, .out_features = 23, .bias = false});
+  compute_loss_in_parts(head, {.most_bytes = 1});
+  recompute(head);
+  materialize(head, {.seed = 2, .dtype = at::kDouble});
+  const Tensor x = at::linspace(-1, 2, 18, at::kDouble).view({1, 3, 6});
+  const Tensor labels = at::tensor({2, -100, 5}, at::kLong).view({1, 3});
+  Context context;
+  context.head_loss = std::make_shared<const HeadLoss>(HeadLoss{.labels = labels, .count = 2});
+  const Tensor input = x.clone().requires_grad_();
+  const DTensor logits = head(DTensor(input, Axis(), Replicate{}), context);
+  ASSERT_EQ(logits.dim(), 3);
+  cross_entropy(logits, labels).local().backward();
+  const Tensor plain = x.clone().requires_grad_();
+  const Tensor weight = head.weight()->leaf().detach().clone().requires_grad_();
+  at::cross_entropy_loss(at::linear(plain, weight).flatten(0, 1), labels.flatten()).backward();
+  EXPECT_LE(test::largest_difference(input.grad(), plain.grad()), 1e-14);
+  EXPECT_LE(test::largest_difference(head.weight()->leaf().grad(), weight.grad()), 1e-14);
+  const at::NoGradGuard no_grad;
+  EXPECT_EQ(head(DTensor(x, Axis(), Replicate{}), context).dim(), 0);
 }
 
 TEST(Recompute, ModelDestroyedBeforeBackward_IsRefused) {

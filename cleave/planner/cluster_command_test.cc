@@ -22,6 +22,7 @@ PlanOptions two_ranks() {
   PlanOptions o;
   o.model = "llama-tiny";
   o.ranks = 2;
+  o.seq_len = 256;
   return o;
 }
 

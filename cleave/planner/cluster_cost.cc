@@ -73,7 +73,7 @@ struct Shape {
     return own_tokens * static_cast<double>(m.experts > 0 ? m.top_k : 1);
   }
   [[nodiscard]] double boundary_bytes() const { return tokens * hidden * r.element_bytes; }
-  /// Scores of a device, of one layer.
+  /// Attention scores that a device computes in one layer.
   [[nodiscard]] double scores() const {
     return tokens * static_cast<double>(r.seq_len * m.heads) / tp;
   }
@@ -306,14 +306,14 @@ DeviceParameters largest_device(const TransformerSize& m, const ClusterRun& r) {
   return {layers.edge * layer, ends};
 }
 
-/// Parameters of the largest device.
+/// Parameters of the device that has the most.
 double device_parameters(const TransformerSize& m, const ClusterRun& r) {
   const DeviceParameters largest = largest_device(m, r);
   return largest.layers + largest.ends;
 }
 
-/// Parameters of the experts on the largest device. Fewer devices have copies of these than of the
-/// others.
+/// Parameters of the experts on the device with the most parameters. They are sharded apart from
+/// the others, because fewer devices have copies of them.
 double device_expert_parameters(const TransformerSize& m, const ClusterRun& r) {
   return stage_layers(m, r).most * own_expert_parameters(m, r);
 }

@@ -73,7 +73,7 @@ Cluster a100() {
 Cluster h100() {
   return {.name = "h100-80gb",
           .sources = {kH100Sheet, kDgxH100Sheet, kHopperAttention, kLatencies,
-                      "fitted to MosaicML's runs; links to NVIDIA's"},
+                      "constants fitted to MosaicML's runs, those of links to NVIDIA's runs"},
           .devices_per_host = 8,
           .memory_bytes = 80 * kGiB,
           .matrix_flops = {67 * kTera, 989 * kTera, 1979 * kTera, 1979 * kTera},

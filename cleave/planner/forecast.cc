@@ -12,6 +12,7 @@
 #include "cleave/kernels/device.h"
 #include "cleave/nn/cross_entropy.h"
 #include "cleave/nn/experts.h"
+#include "cleave/nn/head_loss.h"
 #include "cleave/parallel/parallelize.h"
 #include "cleave/pipeline/p2p_channel.h"
 #include "cleave/torch_internals/deferred.h"
@@ -44,9 +45,9 @@ void give_shapes(const Parameters& parameters, at::ScalarType type) {
   }
 }
 
-/// Bytes that filling a weight of int8 needs beside the weights, before the optimizer has memory:
-/// its part in fp32, and again divided by the scales; of a flat leaf also its scales and the row of
-/// each element.
+/// Most bytes that loading one int8 weight needs for a moment, beside the weights themselves and
+/// before the optimizer has memory. Of each element: its fp32 value, and that divided by the scale;
+/// of a flat leaf also its scale and the number of its row.
 int64_t bytes_to_load(const Parameters& parameters) {
   constexpr int64_t kWhole = 8, kFlat = 20;
   int64_t most = 0;
@@ -398,12 +399,19 @@ class DryRank {
       context.deferred = live.deferred;
     }
     DTensor x = input_of(action, context, live);
+    if (is_last(action.stage) && model_->task() == "lm" && step_.rows_per_sample == 1) {
+      const int64_t rows = rows_[static_cast<size_t>(action.micro_batch)];
+      context.head_loss = std::make_shared<const HeadLoss>(
+          HeadLoss{.labels = on_meta({rows, step_.seq_len}, at::kLong), .count = step_.tokens()});
+    }
     const Range& layers = stages()[static_cast<size_t>(action.stage)];
     const std::vector<Layer*> sequence = model_->sequence();
     x = call_in_order(std::span(sequence).subspan(static_cast<size_t>(layers.begin),
                                                   static_cast<size_t>(layers.size())),
                       x, context);
-    if (is_last(action.stage)) {
+    if (is_last(action.stage) && x.dim() == 0) {
+      live.outputs = {x.local()};  // the head has computed the loss
+    } else if (is_last(action.stage)) {
       // Labels as the model's task has them: one per token, or one per sequence.
       auto sizes = x.local().sizes().vec();
       sizes.pop_back();

@@ -24,6 +24,9 @@ struct LayoutOptions {
   std::string reduce_dtype;  ///< in which gradients cross dp; empty = that of master weights
 };
 
+/// Tokens per sequence if no flag says it; fewer if the model has fewer positions.
+inline constexpr int64_t kDefaultSeqLen = 256;
+
 /// The options of `cleave plan`.
 struct PlanOptions : LayoutOptions, LoraFlags {
   std::string model = "llama-tiny";  ///< preset, model folder or config.json
@@ -32,7 +35,7 @@ struct PlanOptions : LayoutOptions, LoraFlags {
   std::string memory;            ///< a rank's limit, "8GiB"; empty = this machine's share
   int64_t batch_size = 8;        ///< global, in sequences
   int64_t micro_batch_size = 0;  ///< per data-parallel rank; 0 as in training
-  int64_t seq_len = 256;         ///< tokens
+  int64_t seq_len = 0;           ///< tokens; 0 = kDefaultSeqLen, or the positions if fewer
   std::string dtype = "fp32";
   std::string optimizer = "adamw";
   std::vector<std::string> fixed_flags;  ///< of LayoutOptions: what every layout of a cluster has
@@ -104,7 +107,8 @@ inline std::vector<Section> sections(PlanOptions& o) {
         {&o.batch_size, "batch-size", "N", "sequences per step over all ranks", "", kSequences},
         {&o.micro_batch_size, "micro-batch-size", "N",
          "sequences per forward pass of a data-parallel rank", "as in train", kSequences},
-        {&o.seq_len, "seq-len", "N", "tokens per sequence", "", kLength},
+        {&o.seq_len, "seq-len", "N", "tokens per sequence",
+         "256, or the model's positions if fewer", kLength},
         {&o.dtype, "dtype", "", "dtype of forward and backward", "",
          Choices{"fp32", "bf16", "fp16", "fp64"}},
         reduce_dtype(&o.reduce_dtype),

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -293,10 +294,14 @@ Cluster cluster_here(const PlanOptions& o, int devices) {
   return c;
 }
 
+/// The model's positions; more than any sequence has tokens if its config does not say.
+int64_t positions_of(const Json& config) {
+  return config.int_or(config.has("n_positions") ? "n_positions" : "max_position_embeddings",
+                       std::numeric_limits<int64_t>::max(), 1);
+}
+
 void warn_of_length(const PlanOptions& o, const Json& config) {
-  const int64_t longest =
-      config.int_or(config.has("n_positions") ? "n_positions" : "max_position_embeddings",
-                    std::numeric_limits<int64_t>::max(), 1);
+  const int64_t longest = positions_of(config);
   if (o.seq_len > longest) {
     log_warning("--seq-len ", o.seq_len, " is longer than the ", longest,
                 " positions of the model; train refuses it");
@@ -313,10 +318,11 @@ void plan_model(const PlanOptions& o, const Json& config) {
   o.ranks == 0 ? plan_one(o, config) : plan_many(o, config);
 }
 
-void plan(const PlanOptions& o) {
+void plan(PlanOptions o) {
   if (!o.memory.empty()) (void)memory_limit(o.memory);  // before minutes of work
   if (!o.runs.empty()) return plan_runs(o);
   const Json config = config_of(o);
+  if (o.seq_len == 0) o.seq_len = std::min(kDefaultSeqLen, positions_of(config));
   plan_model(o, config);
   warn_of_length(o, config);  // last: a model with a table of positions has refused the length
 }

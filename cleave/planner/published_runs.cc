@@ -407,7 +407,7 @@ bool has_experts(const Row& row, const TransformerSize& m) {
   return m.layers > 0 && m.head_dim > 0 && row.number("params_B") * 1e9 > 2 * m.parameters();
 }
 
-/// Whether the precision has a matrix speed.
+/// Whether the precision of the row is one whose matrix speed machines have.
 bool knows_precision(const Row& row) {
   const std::string text = lower_case(row.text("precision"));
   if (text.empty()) return true;

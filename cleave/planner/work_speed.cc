@@ -97,7 +97,7 @@ typename Map::const_iterator most_similar(const Map& measured, const Shape& shap
   return best;
 }
 
-/// The middle of a bucket of BytesByDistance, in logarithm.
+/// The distance in the middle of bucket i of BytesByDistance, on a logarithmic scale.
 double distance_of_bucket(size_t i) {
   return std::exp2(static_cast<double>(i) + 0.5);
 }

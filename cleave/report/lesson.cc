@@ -113,7 +113,7 @@ std::vector<LessonAnswer> of_sp(const LessonRuns& runs) {
                ". A reduce-scatter shards the sequence after the second matrix, an all-gather "
                "joins it before the first.")},
       {.question = "How many bytes does a rank send inside the blocks?",
-       .formula = "4 b s h numbers x 4 bytes x L blocks x 2 (n-1)/n, as without",
+       .formula = "4 b s h numbers x 4 bytes x L blocks x 2 (n-1)/n, as with tp alone",
        .expected = block_traffic(s),
        .measured = sent(rank, is_in_block),
        .remark =
@@ -184,7 +184,7 @@ std::vector<LessonAnswer> of_zero(const LessonRuns& runs) {
        .remark = str("All weights for forward and backward, and the part that its moments update. "
                      "With 4 psi of gradients: 8 psi + 12 psi / n, instead of 16 psi.")},
       {.question = "How many bytes does a rank send?",
-       .formula = "2 x 4 psi x (n-1)/n, as without",
+       .formula = "2 x 4 psi x (n-1)/n, as without ZeRO-1",
        .expected = 2 * weight_bytes(s) * others_share(s),
        .measured = sent(rank, is_on_dp),
        .remark = str("A reduce-scatter of the gradients and an all-gather of the new weights. The "

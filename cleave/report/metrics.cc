@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "cleave/base/error.h"
+#include "cleave/base/log.h"
 #include "cleave/file/atomic_write.h"
 #include "cleave/text/json.h"
 
@@ -51,21 +52,43 @@ StepMetrics metrics_of(const Json& row) {
   return metrics;
 }
 
-// Calls `use` with each complete line and its metrics.
-void for_each_line(const std::string& path,
-                   const std::function<void(std::string_view, const StepMetrics&)>& use) {
+/// The metrics of a line at `place`, which must be of a step after `last_step`.
+StepMetrics metrics_in(std::string_view line, const std::string& place, int64_t last_step) {
+  try {
+    StepMetrics metrics = metrics_of(Json::parse(line, place));
+    CLEAVE_CHECK(metrics.step > last_step, Code::kFormat, place, ": step ", metrics.step,
+                 " follows step ", last_step, "; expected ascending steps");
+    return metrics;
+  } catch (const Error& error) {
+    throw Error(error.code(),
+                str(error.what(), "; remove that line: only the metrics of its step are lost"));
+  }
+}
+
+/// Whether nothing is in the text but zeros, which a power failure leaves, and white space.
+bool is_blank(std::string_view text) {
+  constexpr std::string_view kBlanks("\0 \t\r\n", 5);
+  return text.find_first_not_of(kBlanks) == std::string_view::npos;
+}
+
+/// Calls `use` with each complete line and its metrics, until it returns false. Returns whether the
+/// file then ends in blank lines, which are ignored.
+bool for_each_line(const std::string& path,
+                   const std::function<bool(std::string_view, const StepMetrics&)>& use) {
   const std::string text = read_file(path);
-  std::string_view rest = text;
+  const std::string_view all = text;
+  const size_t end = all.rfind('\n') + 1;
+  const std::string_view incomplete = all.substr(end);
+  std::string_view rest = all.substr(0, end);
   int64_t last_step = 0;
-  for (int number = 1; rest.find('\n') != std::string_view::npos; ++number) {
+  for (int number = 1; !is_blank(rest); ++number) {
     const std::string_view line = rest.substr(0, rest.find('\n') + 1);
     rest.remove_prefix(line.size());
-    const StepMetrics metrics = metrics_of(Json::parse(line, str(path, ':', number)));
-    CLEAVE_CHECK(metrics.step > last_step, Code::kFormat, path, ':', number, ": step ",
-                 metrics.step, " follows step ", last_step, "; expected ascending steps");
+    const StepMetrics metrics = metrics_in(line, str(path, ':', number), last_step);
     last_step = metrics.step;
-    use(line, metrics);
+    if (!use(line, metrics)) return false;
   }
+  return !rest.empty() || (!incomplete.empty() && is_blank(incomplete));
 }
 
 }  // namespace
@@ -73,9 +96,17 @@ void for_each_line(const std::string& path,
 MetricsWriter::MetricsWriter(const std::string& path, int64_t keep_through) {
   std::string kept;
   if (std::filesystem::exists(path)) {
-    for_each_line(path, [&](std::string_view line, const StepMetrics& metrics) {
-      if (metrics.step <= keep_through) kept += line;
-    });
+    int64_t last_step = 0;
+    const bool is_cut_off =
+        for_each_line(path, [&](std::string_view line, const StepMetrics& metrics) {
+          last_step = metrics.step;
+          if (metrics.step <= keep_through) kept += line;
+          return metrics.step < keep_through;
+        });
+    if (is_cut_off && last_step < keep_through) {
+      log_warning(path, " ended in blank lines or zeros, as after a power failure; they were ",
+                  "removed, and the metrics of the steps after ", last_step, " are lost");
+    }
   }
   write_atomic(path, std::string_view(kept));
   file_ = File::open_write(path);
@@ -90,8 +121,10 @@ void MetricsWriter::append(const StepMetrics& metrics) {
 
 std::vector<StepMetrics> read_metrics(const std::string& path) {
   std::vector<StepMetrics> all;
-  for_each_line(
-      path, [&](std::string_view /*line*/, const StepMetrics& metrics) { all.push_back(metrics); });
+  (void)for_each_line(path, [&](std::string_view /*line*/, const StepMetrics& metrics) {
+    all.push_back(metrics);
+    return true;
+  });
   return all;
 }
 

@@ -33,8 +33,9 @@ struct StepMetrics {
 class MetricsWriter {
  public:
   /// Keeps the lines of steps up to `keep_through` (the last step of the checkpoint that a run
-  /// resumes from) and removes the others and an incomplete last line, atomically. Throws
-  /// Error(kIo), and Error(kFormat) for a line that is not an object with a later step.
+  /// resumes from) and removes the others and an incomplete last line, atomically. Warns of blank
+  /// lines in place of the last ones, as after a power failure. Throws Error(kIo), and
+  /// Error(kFormat) if another line up to that step is not an object with a later step.
   explicit MetricsWriter(const std::string& path, int64_t keep_through = 0);
 
   /// Throws Error(kIo).
@@ -45,8 +46,8 @@ class MetricsWriter {
   uint64_t size_ = 0;
 };
 
-/// The lines of a file that MetricsWriter wrote, in order; an incomplete last line is ignored.
-/// Throws Error(kIo), Error(kFormat).
+/// The lines of a file that MetricsWriter wrote, in order; an incomplete last line and blank lines
+/// at the end are ignored. Throws Error(kIo), Error(kFormat).
 std::vector<StepMetrics> read_metrics(const std::string& path);
 
 }  // namespace cleave::inline report

@@ -79,6 +79,52 @@ TEST(MetricsWriter, IncompleteLastLine_IsDropped) {
   EXPECT_EQ(steps_in(path), (std::vector<int64_t>{1, 2, 3}));
 }
 
+// What a power failure may leave of the lines that were not on the disk.
+TEST(MetricsWriter, BlankLinesAndZerosAtTheEnd_AreRemovedWithOneWarning) {
+  for (const std::string& end : {std::string("\n"), std::string(3, '\0') + "\n\n",
+                                 std::string(9, '\0'), std::string(" \r\n{\"step\":3,\"lo")}) {
+    const std::string path = file_for_test();
+    write_steps(path, 2);
+    std::ofstream(path, std::ios::app) << end;
+    EXPECT_EQ(steps_in(path), (std::vector<int64_t>{1, 2}));
+    testing::internal::CaptureStderr();
+    { MetricsWriter(path, 4).append({.step = 5}); }
+    EXPECT_EQ(testing::internal::GetCapturedStderr(),
+              "cleave: warning: " + path +
+                  " ended in blank lines or zeros, as after a power failure; they were removed, "
+                  "and the metrics of the steps after 2 are lost\n");
+    EXPECT_EQ(steps_in(path), (std::vector<int64_t>{1, 2, 5}));
+  }
+}
+
+// The steps of those lines are repeated.
+TEST(MetricsWriter, DamageAfterTheResumedStep_IsRemovedSilently) {
+  const std::string path = file_for_test();
+  write_steps(path, 2);
+  std::ofstream(path, std::ios::app) << std::string(4, '\0') + "}\n{\"step\":5}\n";
+  testing::internal::CaptureStderr();
+  { MetricsWriter(path, 2).append({.step = 3}); }
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(steps_in(path), (std::vector<int64_t>{1, 2, 3}));
+}
+
+TEST(MetricsWriter, BlankLineBetweenOthers_IsAnErrorThatSaysWhatToDo) {
+  const std::string path = file_for_test();
+  write_steps(path, 2);
+  std::ofstream(path, std::ios::app) << std::string(4, '\0') + "\n{\"step\":4}\n";
+  try {
+    MetricsWriter(path, 4);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kFormat);
+    const std::string text = error.what();
+    EXPECT_NE(text.find(path + ":3: "), std::string::npos) << text;
+    EXPECT_NE(text.find("; remove that line: only the metrics of its step are lost"),
+              std::string::npos)
+        << text;
+  }
+}
+
 TEST(MetricsWriter, KeptLines_StayByteForByte) {
   const std::string path = file_for_test();
   const std::string line = "{\"step\": 1, \"loss\": 1.50, \"note\": \"by hand\"}\n";

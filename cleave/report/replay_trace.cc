@@ -72,8 +72,9 @@ std::map<int, Timed> slices_of(const RankRecording& r) {
   return tracks;
 }
 
-/// Groups of events that belong together, found by the same rule as set_waiting().
-std::vector<std::vector<Member>> meetings(const std::vector<RankRecording>& ranks) {
+/// The events of all ranks by collective call, or by message: those of one call are a list. The
+/// rule is that of set_waiting().
+std::vector<std::vector<Member>> events_by_call(const std::vector<RankRecording>& ranks) {
   std::map<std::string, std::vector<Member>> all;
   for (size_t i = 0; i < ranks.size(); ++i) {
     const RankRecording& r = ranks[i];
@@ -109,7 +110,7 @@ size_t last_of(const std::vector<Member>& members) {
 
 void add_flows(const std::vector<RankRecording>& ranks, std::vector<std::map<int, Timed>>& timed) {
   int64_t id = 0;
-  for (const std::vector<Member>& members : meetings(ranks)) {
+  for (const std::vector<Member>& members : events_by_call(ranks)) {
     const Member& from = members[last_of(members)];
     const int64_t begin = nanoseconds(from.event->begin_s);
     for (const Member& to : members) {

@@ -13,7 +13,6 @@ namespace {
 constexpr size_t kBlockBytes = size_t{64} << 10;
 constexpr size_t kLongFieldBytes = size_t{8} << 20;
 constexpr int kEndOfFile = -1;
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 }  // namespace
 
@@ -65,11 +64,17 @@ int CsvReader::take() {
   ++at_;
   ++here_.column;
   if (byte == '\n') here_ = {.line = here_.line + 1, .column = 1};
-  if (++record_bytes_ > limits_.max_record_bytes) {
+  count_bytes(1);
+  return byte;
+}
+
+/// Adds to the bytes of the record, which has a limit.
+void CsvReader::count_bytes(size_t count) {
+  record_bytes_ += count;
+  if (record_bytes_ > limits_.max_record_bytes) {
     fail(begin_, str("the record has more than ", limits_.max_record_bytes,
                      " bytes; is a closing quote missing?"));
   }
-  return byte;
 }
 
 /// Consumes LF or CR LF if one follows; also true at the end of the file.
@@ -87,23 +92,29 @@ bool CsvReader::take_line_end() {
   return true;
 }
 
-/// Appends the next byte to `out`. A long field reserves the maximum once: repeated growth would
-/// hold its bytes twice, while untouched reserved pages take no memory.
-void CsvReader::take_to(std::string& out) {
-  if (out.size() == kLongFieldBytes) out.reserve(limits_.max_record_bytes);
-  out += static_cast<char>(take());
+/// Moves the bytes of the buffer up to `end` to `out`. A long field reserves the maximum once:
+/// repeated growth would hold its bytes twice, while untouched reserved pages take no memory.
+void CsvReader::take_until(const char* end, std::string& out) {
+  const std::string_view run(buffer_.data() + at_, static_cast<size_t>(end - buffer_.data()) - at_);
+  count_bytes(run.size());
+  if (out.size() + run.size() > kLongFieldBytes) out.reserve(limits_.max_record_bytes);
+  out += run;
+  at_ += run.size();
+  const auto lines = static_cast<uint64_t>(std::ranges::count(run, '\n'));
+  if (lines > 0) here_ = {.line = here_.line + lines, .column = 1};
+  here_.column += lines > 0 ? run.size() - run.rfind('\n') - 1 : run.size();
 }
 
 void CsvReader::quoted(const Position& begin, std::string& out) {
   take();
   while (true) {
-    const int byte = peek();
-    if (byte == kEndOfFile) fail(begin, "the quote that opens here is never closed");
-    if (byte == '"') {
-      take();
-      if (peek() != '"') break;
-    }
-    take_to(out);
+    if (peek() == kEndOfFile) fail(begin, "the quote that opens here is never closed");
+    take_until(std::find(buffer_.data() + at_, buffer_.data() + end_, '"'), out);
+    if (at_ == end_) continue;
+    take();
+    if (peek() != '"') break;
+    take();
+    out += '"';
   }
   const int after = peek();
   if (after != ',' && after != '\n' && after != '\r' && after != kEndOfFile) {
@@ -114,14 +125,16 @@ void CsvReader::quoted(const Position& begin, std::string& out) {
 }
 
 void CsvReader::plain(std::string& out) {
-  for (int byte = peek(); byte != kEndOfFile && byte != ',' && byte != '\n' && byte != '\r';
-       byte = peek()) {
-    if (byte == '"') {
-      fail(here_,
-           "a quote inside a field without quotes; put the field in quotes and write the "
-           "quote twice");
-    }
-    take_to(out);
+  const auto ends = [](char byte) {
+    return byte == ',' || byte == '\n' || byte == '\r' || byte == '"';
+  };
+  while (peek() != kEndOfFile && !ends(buffer_[at_])) {
+    take_until(std::find_if(buffer_.data() + at_, buffer_.data() + end_, ends), out);
+  }
+  if (peek() == '"') {
+    fail(here_,
+         "a quote inside a field without quotes; put the field in quotes and write the "
+         "quote twice");
   }
 }
 

@@ -54,7 +54,8 @@ class CsvReader {
   void read_header();
   int peek();
   int take();
-  void take_to(std::string& out);
+  void count_bytes(size_t count);
+  void take_until(const char* end, std::string& out);
   bool take_line_end();
   std::optional<std::vector<std::string>> record();
   std::string field();

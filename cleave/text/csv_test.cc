@@ -70,6 +70,10 @@ TEST(CsvReader, BrokenRecords_AreRefusedAtTheirLineAndColumn) {
   EXPECT_THAT(refusal_of("a,b\n1,2\rx\n"), StartsWith("a.csv:2:4: a carriage return"));
   EXPECT_THAT(refusal_of("a,b\n1,x\xE9t\n"),
               StartsWith("a.csv:2:3: byte 2 of the field that begins here is not UTF-8"));
+  EXPECT_THAT(refusal_of("a\n\"\n" + std::string(70'000, 'x') + "\n\nyz\"!"),
+              StartsWith("a.csv:5:4: expected a comma"));
+  EXPECT_THAT(refusal_of("a,b\n" + std::string(70'000, 'x') + ",y\""),
+              StartsWith("a.csv:2:70003: a quote inside a field"));
   EXPECT_THAT(refusal_of(""), StartsWith("a.csv:1:1: the file is empty"));
   EXPECT_THAT(refusal_of("\n\n"), StartsWith("a.csv:3:1: the file is empty"));
 }

@@ -37,7 +37,7 @@ class Parser {
   }
 
   JsonTree run() {
-    check(!text_.starts_with("\xEF\xBB\xBF"), 0,
+    check(!text_.starts_with(kByteOrderMark), 0,
           "the text begins with a byte order mark; save it as plain UTF-8");
     skip_space();
     parse_value(0, 0, 1);

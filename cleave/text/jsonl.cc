@@ -11,7 +11,6 @@ namespace {
 
 constexpr uint64_t kBlockBytes = uint64_t{64} << 10;
 constexpr uint64_t kLongLineBytes = uint64_t{1} << 20;
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 constexpr std::string_view kBlank = " \t\r";
 
 }  // namespace

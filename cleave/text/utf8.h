@@ -9,6 +9,9 @@ namespace cleave::inline text {
 /// The replacement character, which stands for malformed bytes.
 inline constexpr char32_t kReplacement = 0xFFFD;
 
+/// What some editors write before a text. Readers of data drop it.
+inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
 /// One decoded character.
 struct CodePoint {
   char32_t value = 0;  ///< kReplacement if the bytes are malformed

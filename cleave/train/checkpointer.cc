@@ -1,12 +1,16 @@
 #include "cleave/train/checkpointer.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <numeric>
 
+#include "cleave/base/byte_progress.h"
 #include "cleave/base/clock.h"
 #include "cleave/base/hash.h"
 #include "cleave/base/log.h"
 #include "cleave/checkpoint/adapter_config.h"
 #include "cleave/checkpoint/names.h"
+#include "cleave/file/model_path.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/nn/initial_value.h"
 #include "cleave/planner/machine.h"
@@ -35,9 +39,13 @@ void Checkpointer::load_weights() {
   if (setup_.resumes && !setup_.is_verified) verify_checkpoint(setup_.folder->path, everyone_);
   const at::ScalarType type = setup_.layout.leaf_type();
   if (setup_.folder) {
-    LoadResult loaded = setup_.changes_task ? load_for_other_task(rank_.model(), *setup_.folder,
-                                                                  type, setup_.options.seed)
-                                            : load_model(rank_.model(), *setup_.folder, type);
+    LoadHooks hooks;
+    if (is_first() && world_.ranks_are_threads()) hooks.on_bytes = terminal_progress("loaded MiB");
+    LoadResult loaded = read_from(setup_.folder->folders(), [&] {
+      return setup_.changes_task
+                 ? load_for_other_task(rank_.model(), *setup_.folder, type, setup_.options.seed)
+                 : load_model(rank_.model(), *setup_.folder, type, hooks);
+    });
     if (is_first() && setup_.changes_task) log_status(task_line(rank_.model(), loaded));
     carried_ = std::move(loaded.carried);
     if (setup_.layout.lora) {
@@ -60,8 +68,8 @@ void Checkpointer::require_newest() const {
   const auto newest = newest_checkpoint(folder_.path());
   const auto chosen = std::filesystem::path(setup_.folder->path).filename();
   CLEAVE_CHECK(!newest || newest->filename() == chosen, Code::kIo, setup_.options.out,
-               ": another run, which has ended now, has saved ", newest->filename().string(),
-               " since this one chose ", chosen.string(), "; start it again");
+               ": another run has saved ", newest->filename().string(), " since this one chose ",
+               chosen.string(), ", and has ended; start this one again");
 }
 
 void Checkpointer::load(RunState& state) {
@@ -122,7 +130,11 @@ void Checkpointer::check_changes(const Json& saved, const RunState& state) const
   }
   for (const std::string& change : changes) log_warning(change);
   // The seed and the order also decide which texts share a sequence.
-  const bool repacks = !changes.empty() && (o.packing || saved.bool_or("packing", false));
+  const bool is_reordered =
+      std::any_of(changes.begin(), changes.end(), [](const std::string& change) {
+        return change.ends_with(option::kReordersData.consequence);
+      });
+  const bool repacks = is_reordered && (o.packing || saved.bool_or("packing", false));
   if (!repacks && saved.string_or("data", "") != to_hex(setup_.data->fingerprint())) {
     log_warning("the run in ", o.out, " was started on other data or with another --seq-len; ",
                 "it resumes at step ", state.step, " of this data");
@@ -191,9 +203,11 @@ int64_t Checkpointer::saves_ahead(const RunState& state) const {
   const auto times_ahead = [&](int64_t every) {
     return every == 0 ? 0 : (setup_.num_steps - 1) / every - state.step / every;
   };
-  // Each evaluation may be the best so far, which is then saved.
-  return times_ahead(setup_.options.save_every) + last +
-         (state.early_stop.is_on() ? times_ahead(setup_.options.eval_every) : 0);
+  const int64_t save = setup_.options.save_every, eval = setup_.options.eval_every;
+  if (!state.early_stop.is_on()) return times_ahead(save) + last;
+  // Each evaluation may be the best so far, which is then saved, unless its step is saved anyway.
+  const int64_t both = save == 0 ? 0 : std::lcm(save, eval);
+  return times_ahead(save) + times_ahead(eval) - times_ahead(both) + last;
 }
 
 void Checkpointer::write(const RunState& state, bool async) {

@@ -215,6 +215,23 @@ TEST(Dpo, ResumedRun_EqualsTheUninterruptedOneToTheBit) {
   EXPECT_THAT(error.what(), HasSubstr("no reference log-probabilities for --data"));
 }
 
+// Oracle: the run without interruption.
+TEST(Dpo, RunResumedOnceWithoutEvaluationData_IsEvaluatedAgainLater) {
+  const TempFolder folder;
+  TrainOptions o = dpo_run(folder / "whole");
+  o.eval_data = o.data;
+  const auto want = steps_of(o);
+  o.out = folder / "parts";
+  o.steps = 1;
+  cleave_train(o);
+  o.resume = true;
+  for (o.steps = 2; o.steps <= 3; ++*o.steps) {
+    o.eval_data = *o.steps == 2 ? std::vector<std::string>{} : o.data;
+    cleave_train(o);
+  }
+  EXPECT_EQ(read_metrics(o.out + "/metrics.jsonl").back().eval_loss, want.back().eval_loss);
+}
+
 // The reference is computed without dropout, and the masks of a step do not depend on the start.
 TEST(Dpo, ResumedRunWithDropout_EqualsTheUninterruptedOneToTheBit) {
   const TempFolder folder;

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cmath>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "cleave/train/options.h"
 #include "cleave/train/setup.h"
 #include "cleave/train/trainer.h"
+#include "tests/support/captured_stdout.h"
 #include "tests/support/small_run.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
@@ -102,6 +104,31 @@ TEST(TrainWithEarlyStop, ResumedWithoutIt_KeepsTheBestCheckpoint) {
   EXPECT_EQ(checkpoints[1].filename(), checkpoint_name(6));
 }
 
+// Oracle: inclusion and exclusion of the multiples of 2 and of 3 below 10^9, and the last step.
+TEST(TrainWithEarlyStop, StepThatIsSavedAndEvaluated_CountsOnceForTheDisk) {
+  const TempFolder folder;
+  TrainOptions o = still_run(folder);
+  o.keep_last = 0;
+  o.early_stop = 9;
+  o.steps = 1'000'000'000;
+  o.save_every = 2;
+  o.eval_every = 3;
+  const Error error = test::thrown_by([&] { cleave_train(o); });
+  EXPECT_EQ(error.code(), Code::kIo);
+  EXPECT_NE(std::string(error.what()).find(": 666666667 checkpoints of "), std::string::npos)
+      << error.what();
+}
+
+TEST(TrainWithEvaluations, Terminal_ShowsHowFarAnEvaluationIs) {
+  const TempFolder folder;
+  TrainOptions o = still_run(folder);
+  o.steps = 1;
+  setenv("TERM", "xterm", 1);
+  test::Captured out(80);
+  cleave_train(o);
+  EXPECT_NE(out.take().find("evaluation sequence "), std::string::npos);
+}
+
 TEST(TrainWithEarlyStop, EvaluationDataWithoutLabels_AreRefused) {
   const TempFolder folder;
   TrainOptions o = still_run(folder);
@@ -171,6 +198,64 @@ TEST(TrainWithEarlyStop, EvaluationThatASignalInterrupts_IsMadeUpByTheResumedRun
       };
       EXPECT_EQ(best(str("stopped", ranks, steps)), best(str("whole", ranks, steps)));
     }
+  }
+}
+
+TEST(TrainWithEvaluations, OneThatASignalInterrupted_IsNotMadeUpForOtherWeights) {
+  const TempFolder folder;
+  TrainOptions o = still_run(folder);
+  TrainSetup setup = make_setup(o, 0);
+  setup.data = std::make_shared<SignalAfter>(setup.data, 2 * o.batch_size);
+  {
+    const StopSignal stop;
+    run_ranks(1, [&](World& world) { EXPECT_EQ(Trainer(setup, world).run(), SIGTERM); });
+  }
+  o.resume = true;
+  TrainOptions without = o;
+  without.steps = 2;
+  without.eval_data = {};
+  without.eval_every = 0;
+  cleave_train(without);
+  o.eval_every = o.steps.value();
+  EXPECT_FALSE(test::steps_of(o).at(1).eval_loss.has_value());
+}
+
+/// The line about the best evaluation that a resumed run prints. `setup`: its own.
+std::string best_of(const TrainSetup& setup, int ranks) {
+  testing::internal::CaptureStdout();
+  {
+    const StopSignal stop;
+    run_ranks(ranks, [&](World& world) { EXPECT_EQ(Trainer(setup, world).run(), 0); });
+  }
+  const std::string shown = testing::internal::GetCapturedStdout();
+  const size_t at = shown.find("best: ");
+  return at == std::string::npos ? "" : shown.substr(at, shown.find('\n', at) - at);
+}
+
+// In the second resume a signal would arrive as soon as evaluation data is read. Oracle of its
+// text: the first one's.
+TEST(TrainWithEarlyStop, EvaluationThatWasMadeUpAfterTheLastStep_IsNotRepeated) {
+  const TempFolder folder;
+  for (const int ranks : {1, 2}) {
+    TrainOptions o = still_run(folder);
+    o.steps = 1;
+    o.dp = ranks;
+    o.early_stop = 3;
+    o.out = folder / str("run", ranks);
+    TrainSetup setup = make_setup(o, 0);
+    setup.data = std::make_shared<SignalAfter>(setup.data, (ranks + 1) * o.batch_size);
+    {
+      const StopSignal stop;
+      run_ranks(ranks, [&](World& world) { EXPECT_EQ(Trainer(setup, world).run(), SIGTERM); });
+    }
+    o.resume = true;
+    const std::string best = best_of(make_setup(o, 0), ranks);
+    EXPECT_NE(best, "");
+    const auto want = read_metrics(o.out + "/metrics.jsonl").at(0).eval_loss.value();
+    TrainSetup again = make_setup(o, 0);
+    again.eval_data = std::make_shared<SignalAfter>(again.eval_data, 0);
+    EXPECT_EQ(best_of(again, ranks), best);
+    EXPECT_EQ(read_metrics(o.out + "/metrics.jsonl").at(0).eval_loss.value(), want);
   }
 }
 

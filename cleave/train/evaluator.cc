@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include <ATen/ATen.h>
 
 #include "cleave/base/clock.h"
 #include "cleave/base/error.h"
+#include "cleave/base/progress.h"
+#include "cleave/comm/bootstrap/environment.h"
 
 namespace cleave::inline train {
 
@@ -41,10 +44,19 @@ void Evaluator::swap_ema() {
 EvalSum Evaluator::evaluate_weights() {
   EvalSum sum;
   const int64_t batch_size = setup_.order.batch_size;
-  for (int64_t begin = 0; begin < setup_.eval_data->size(); begin += batch_size) {
+  const int64_t size = setup_.eval_data->size();
+  std::optional<Progress> progress;
+  if (everyone_.rank() == 0) {
+    progress.emplace(ProgressOptions{
+        .total = size,
+        .unit = setup_.task == Task::kDpo ? "evaluation pair" : "evaluation sequence",
+        .may_be_live = !read_environment()});
+  }
+  for (int64_t begin = 0; begin < size; begin += batch_size) {
     if (stop_.poll("eval")) return {.loss_sum = NAN};
-    const int64_t count = std::min(batch_size, setup_.eval_data->size() - begin);
+    const int64_t count = std::min(batch_size, size - begin);
     sum += rank_.eval_pass(batches_.micro_batches(*setup_.eval_data, begin / batch_size, count));
+    if (progress) progress->update(begin + count);
   }
   sum = EvalSum::from(batches_.dp().all_reduce(sum.tensor(), "eval loss"));
   CLEAVE_CHECK(sum.num_labels > 0, Code::kFormat,

@@ -9,6 +9,7 @@
 #include "cleave/checkpoint/adapter.h"
 #include "cleave/checkpoint/model_tensors.h"
 #include "cleave/file/file.h"
+#include "cleave/file/model_path.h"
 #include "cleave/format/manifest.h"
 
 namespace cleave::inline train {
@@ -103,7 +104,9 @@ ConfigFingerprint fingerprint_of(const TrainSetup& setup) {
   if (setup.resumes) {
     fingerprint.emplace_back("the checkpoint", fs::path(setup.folder->path).filename().string());
   }
-  if (setup.folder) add_weights(fingerprint, *setup.folder);
+  if (setup.folder) {
+    read_from(setup.folder->folders(), [&] { add_weights(fingerprint, *setup.folder); });
+  }
   add_config(fingerprint, setup.config);
   fingerprint.emplace_back("--data with checksum", checksum(setup.data));
   fingerprint.emplace_back("--eval-data with checksum", checksum(setup.eval_data));

@@ -40,7 +40,9 @@ void check_finite(const RankModel& rank, const Axis& everyone, int64_t step, dou
 
 void check_any_update(const RunState& state, RankModel& rank) {
   const LossScale& scale = state.loss_scale;
-  if (!scale.is_on() || state.step == 0 || rank.optimizer().num_steps() > 0) return;
+  if (state.step == 0 || rank.optimizer().num_steps() > 0) return;
+  CLEAVE_CHECK(scale.is_on(), Code::kFormat, "--data has no labels: in all ", state.step,
+               " steps they were -100, so no weight was changed");
   throw Error(
       Code::kNumerics,
       str("all ", state.step, " steps overflowed fp16, so no weight was changed; the loss scale, ",

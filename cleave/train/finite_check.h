@@ -12,8 +12,8 @@ namespace cleave::inline train {
 void check_finite(const RankModel& rank, const Axis& everyone, int64_t step, double loss,
                   const GradientNorm& norm);
 
-/// Throws Error(kNumerics) if all steps of a run have overflowed fp16: its weights are those of the
-/// start.
+/// Throws an error if the weights of a run are those of its start: Error(kNumerics) if all steps
+/// have overflowed fp16, Error(kFormat) if no batch had labels.
 void check_any_update(const RunState& state, RankModel& rank);
 
 }  // namespace cleave::inline train

@@ -105,6 +105,29 @@ TEST(Forecast, MemoryOfARun_IsWithinTenPercent) {
   log_info("the largest difference of a forecast is ", 100 * largest, " %");
 }
 
+// Of 512 tokens and 20000 classes, all logits have 41 MB, and their gradient too. In parts, a step
+// needs a few parts, and the weight's gradient twice: its sum and that of a part.
+TEST(Forecast, LossInParts_NeedsNoMemoryForAllLogits) {
+  const Json config = Json::parse(R"json({"model_type": "llama", "vocab_size": 20000,
+    "hidden_size": 48, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 6,
+    "num_key_value_heads": 2, "max_position_embeddings": 128})json",
+                                  "config.json");
+  constexpr int64_t kPart = 1 << 20, kLogits = kRows * kTokens * 20000 * 4;
+  for (ParallelConfig layout : {ParallelConfig{.head_loss = {.most_bytes = kPart}},
+                                ParallelConfig{.tp = 2, .head_loss = {.most_bytes = kPart}}}) {
+    layout.plan = make_model(config)->plan();
+    const StepShape step{.batch_size = kRows, .micro_batch_size = kRows, .seq_len = kTokens};
+    const MemoryForecast planned = forecast(config, layout, step).ranks[0].memory;
+    const int64_t held = planned.weights + planned.optimizer + planned.gradients;
+    const int64_t real = measured(config, layout, step)[0];
+    EXPECT_LE(real - held, kLogits / 4) << layout.describe();
+    EXPECT_NEAR(static_cast<double>(planned.total()) / static_cast<double>(real), 1, 0.1)
+        << layout.describe();
+    layout.head_loss.most_bytes = kLogits;
+    EXPECT_GE(measured(config, layout, step)[0] - held, kLogits / layout.tp) << layout.describe();
+  }
+}
+
 /// Compares the peak bytes of a run of `cleave train` with its forecast.
 void expect_forecast_of_run(TrainOptions options) {
   const test::TempFolder folder;

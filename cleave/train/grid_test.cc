@@ -74,6 +74,23 @@ TEST_P(Grid, OtherSchedules_TrainAsOneRankDoesWithAnySharding) {
   }
 }
 
+// The logits of a token have at most 184 bytes, so a part has one to a few of the 7 or 14 tokens.
+TEST_P(Grid, LossInParts_TrainsAsOneRankWithWholeLogitsDoes) {
+  constexpr int64_t kBytes = 300;
+  constexpr auto kZeroBubble = ScheduleKind::kZeroBubble;
+  constexpr auto kFull = RecomputeKind::kFull;
+  const GridCase c{.family = GetParam()};
+  const GridRecord want = record_of_one_rank(c);
+  for (Point point :
+       {Point{.recompute = kFull}, Point{.tp = 2}, Point{.tp = 3, .sp = 1}, Point{.dp = 2},
+        Point{.dp = 2, .sharding = 1}, Point{.tp = 2, .sp = 1, .dp = 2, .sharding = 2},
+        Point{.tp = 2, .pp = 2, .dp = 2, .sharding = 1, .schedule = kZeroBubble},
+        Point{.pp = 2, .virtual_stages = 2, .dp = 2, .sharding = 2}}) {
+    point.head_loss = {.most_bytes = kBytes, .least_tokens = 0};
+    EXPECT_LE(error_of(c, point, want), kTolerance) << describe(point, c);
+  }
+}
+
 TEST_P(Grid, SavedOnOneLayout_ResumesOnAnother) {
   const GridCase c{.family = GetParam()};
   const GridRecord want = record_of_one_rank(c);

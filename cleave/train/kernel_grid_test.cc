@@ -245,6 +245,17 @@ TEST_P(KernelGrid, OtherSchedules_TrainAsOneRankOfLibtorchDoes) {
   }
 }
 
+// The logits of a token have at most 92 bytes in fp32, half of that in narrow types.
+TEST_P(KernelGrid, LossInParts_TrainsAsOneRankOfLibtorchDoes) {
+  int number = 0;  // tied weights and several micro-batches; 1: neither
+  for (Point point : {Point{}, Point{.tp = 3, .sp = 1}, Point{.dp = 2, .sharding = 2},
+                      Point{.tp = 2, .pp = 2, .dp = 2, .sharding = 1}}) {
+    point.head_loss = {.most_bytes = 150, .least_tokens = 0};
+    expect_as_one_rank(point, number);
+    number = 1 - number;
+  }
+}
+
 // The part of this file that runs under the address sanitizer: everything that frees, refills or
 // moves memory during a step, with the commands that once read freed weights in backward.
 TEST_P(KernelGrid, MemoryThatMoves_TrainsAsOneRankOfLibtorchDoes) {

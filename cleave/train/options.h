@@ -30,7 +30,7 @@ struct TrainOptions : LayoutOptions, LoraFlags, MachineOptions {
   int64_t batch_size = 8;        ///< global, in sequences, or pairs of task dpo
   int64_t micro_batch_size = 0;  ///< per data-parallel rank; 0 = its whole share of the batch, or
                                  ///< with a pipeline the size that gives 4 micro-batches per stage
-  int64_t seq_len = 256;         ///< tokens
+  int64_t seq_len = 0;           ///< tokens; 0 = kDefaultSeqLen, or the positions if fewer
 
   double lr = 3e-4;
   std::string schedule = "cosine";
@@ -45,7 +45,7 @@ struct TrainOptions : LayoutOptions, LoraFlags, MachineOptions {
   std::vector<std::string> param_groups;  ///< GLOB:SETTING=VALUE,...
   double clip = 1.0;                      ///< global gradient norm; 0 = off
   double ema = 0;                         ///< decay of averaged weights; 0 = off
-  std::string dtype = "fp32";
+  std::string dtype;                      ///< empty = that of a resumed run, else fp32
   uint64_t seed = 0;
 
   int64_t save_every = 0;   ///< steps; 0 = at the end only
@@ -68,6 +68,10 @@ struct TrainOptions : LayoutOptions, LoraFlags, MachineOptions {
 }  // namespace cleave::inline train
 
 namespace cleave::option {
+
+/// Of --dtype.
+inline constexpr OnResume kOtherPrecision{
+    .kind = OnResume::kWarn, .consequence = "weights and activations have another precision"};
 
 /// --task.
 inline Row task(std::string* target, std::string help) {
@@ -113,7 +117,8 @@ inline std::vector<Row> input_rows(TrainOptions& o) {
        {},
        kMustMatch,
        kReordersData},
-      {&o.seq_len, "seq-len", "N", "tokens per sequence", "", kLength, kMustMatch},
+      {&o.seq_len, "seq-len", "N", "tokens per sequence", "256, or the model's positions if fewer",
+       kLength, kMustMatch},
       {&o.seed, "seed", "N", "seed of initial weights, dropout and data order", "", kSeeds,
        kMustMatch, kReordersData}};
 }
@@ -140,10 +145,10 @@ inline std::vector<Row> optimizer_rows(TrainOptions& o) {
           {&o.min_lr, "min-lr", "RATE", "learning rate at which the schedule ends", "",
            Limits{0, 1e6}, kMustMatch},
           {&o.warmup, "warmup", "N", "steps in which the learning rate rises to --lr",
-           "10 % of all", kSteps, kMustMatch},
+           "10 % of the steps", kSteps, kMustMatch},
           {&o.decay_steps, "decay-steps", "N",
            "last steps, in which the learning rate of schedule wsd falls to --min-lr",
-           "10 % of all", kSteps, kMustMatch},
+           "10 % of the steps", kSteps, kMustMatch},
           {&o.adam_betas, "adam-betas", "B1,B2", "decay rates of Adam's moments", "",
            Limits{.low = 0, .high = 1, .takes_high = false}, kMustMatch},
           {&o.adam_eps, "adam-eps", "X", "Adam's epsilon", "1e-8", Limits{1e-30, 1}, kMustMatch},
@@ -164,7 +169,8 @@ inline std::vector<Row> optimizer_rows(TrainOptions& o) {
           {&o.dtype, "dtype", "",
            "dtype of weights and activations; bf16 and fp16 keep fp32 master weights, fp16 scales "
            "the loss",
-           "", Choices{"fp32", "bf16", "fp16", "fp64"}, kMustMatch},
+           "a resumed run's, else fp32", Choices{"fp32", "bf16", "fp16", "fp64"}, kMustMatch,
+           kOtherPrecision},
           reduce_dtype(&o.reduce_dtype)};
 }
 

@@ -6,9 +6,11 @@
 
 namespace cleave::inline train {
 
-Tensor sequence_log_probs(const DTensor& logits, const Tensor& targets) {
+Tensor sequence_log_probs(const DTensor& result, const Tensor& targets) {
   const DTensor losses =
-      cross_entropy(logits, targets, {.reduction = CrossEntropyOptions::Reduction::kNone});
+      result.dim() == targets.dim()
+          ? result
+          : cross_entropy(result, targets, {.reduction = CrossEntropyOptions::Reduction::kNone});
   // In fp64: a reward is a small difference of these sums.
   return losses.local().to(at::kDouble).sum(-1).neg();
 }
@@ -23,10 +25,10 @@ PairTerms pair_terms(const Tensor& log_probs, const Tensor& reference, double be
   return {.losses = at::log_sigmoid(margins).neg(), .margins = margins.detach()};
 }
 
-PairSums pair_sums(const DTensor& logits, const Tensor& targets, const Tensor& reference,
+PairSums pair_sums(const DTensor& result, const Tensor& targets, const Tensor& reference,
                    double beta) {
   const Tensor counts = pairs_with_targets(targets);
-  const PairTerms terms = pair_terms(sequence_log_probs(logits, targets), reference, beta);
+  const PairTerms terms = pair_terms(sequence_log_probs(result, targets), reference, beta);
   const Tensor margins = terms.margins.masked_fill(counts.bitwise_not(), 0);
   // Read together: on a device, each read waits for it.
   const Tensor sums =

@@ -7,10 +7,11 @@
 /// sequences in the order chosen, rejected, chosen, ...; T tokens.
 namespace cleave::inline train {
 
-/// The log-probability of each sequence: the sum over the tokens that have a target. logits
-/// [B, T, V] Replicate or Shard(-1), targets [B, T] as targets_of() gives them; [B] fp64,
+/// The log-probability of each sequence: the sum over the tokens that have a target. `result` is a
+/// model's: logits [B, T, V] Replicate or Shard(-1), or the losses of the tokens [B, T] if its head
+/// computes them (HeadLoss::is_per_token). targets [B, T] as targets_of() gives them; [B] fp64,
 /// differentiable. Throws as cross_entropy() does. Collective if the logits are sharded.
-Tensor sequence_log_probs(const DTensor& logits, const Tensor& targets);
+Tensor sequence_log_probs(const DTensor& result, const Tensor& targets);
 
 /// Which pairs count: those whose sequences both have a target. targets [B, T]; [P] bool.
 Tensor pairs_with_targets(const Tensor& targets);
@@ -33,8 +34,8 @@ struct PairSums {
   int64_t number = 0;  ///< pairs
 };
 
-/// The sums from the logits of pairs. Collective if the logits are sharded.
-PairSums pair_sums(const DTensor& logits, const Tensor& targets, const Tensor& reference,
+/// The sums from a model's result for pairs, as in sequence_log_probs().
+PairSums pair_sums(const DTensor& result, const Tensor& targets, const Tensor& reference,
                    double beta);
 
 }  // namespace cleave::inline train

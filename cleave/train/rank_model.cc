@@ -4,6 +4,7 @@
 
 #include "cleave/nn/balance_loss.h"
 #include "cleave/nn/cross_entropy.h"
+#include "cleave/nn/head_loss.h"
 #include "cleave/nn/ids.h"
 #include "cleave/train/preference.h"
 
@@ -74,6 +75,17 @@ void RankModel::add_balance(std::vector<MicroBatch>& inputs, std::span<const Bat
   }
 }
 
+/// Lets a language model's head compute the loss in parts, if its logits are large. Preferences
+/// need the loss of each token.
+void RankModel::add_head_loss(std::vector<MicroBatch>& inputs, std::span<const Tensor> targets,
+                              int64_t count, double scale) const {
+  if (task_ != Task::kLm && task_ != Task::kDpo) return;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    inputs[i].context.head_loss = std::make_shared<const HeadLoss>(HeadLoss{
+        .labels = targets[i], .count = count, .scale = scale, .is_per_token = task_ == Task::kDpo});
+  }
+}
+
 Context RankModel::context_of_step(uint64_t seed, int64_t step) const {
   Context context;
   // Preferences are learned without dropout, like the reference log-probabilities. With
@@ -100,28 +112,28 @@ PassResult RankModel::train_pass(std::span<const Batch> batches, uint64_t seed, 
   PassResult result;
   counts = parallelized_.axes.dp.all_reduce(counts, "number of labels");
   result.num_labels = counts[0].item<int64_t>();
-  CLEAVE_CHECK(
-      result.num_labels > 0, Code::kFormat, "the batch of step ", step + 1,
-      " has no labels: all are -100; leave such rows out of the data, or raise --batch-size");
+  if (result.num_labels == 0) return result;  // on all ranks
   Context shared = context_of_step(seed, step);
   shared.valid_tokens = counts[1].item<int64_t>();
   const double scale = loss_scale / static_cast<double>(result.num_labels);
   std::vector<MicroBatch> inputs = inputs_of(micro_batches, shared);
   add_balance(inputs, batches, scale);
+  add_head_loss(inputs, targets, result.num_labels, loss_scale);
   double margin_sum = 0;
   int64_t num_right = 0;
-  const auto own_loss = [&](const DTensor& logits, size_t i) {
+  const auto own_loss = [&](const DTensor& output, size_t i) {
+    if (output.dim() == 0) return output.local();  // the loss that its head has computed
     if (task_ != Task::kDpo) {
-      return cross_entropy(logits, targets[i], {.valid_tokens = result.num_labels}).local() *
+      return cross_entropy(output, targets[i], {.valid_tokens = result.num_labels}).local() *
              loss_scale;
     }
-    const PairSums sums = pair_sums(logits, targets[i], micro_batches[i].reference, dpo_beta_);
+    const PairSums sums = pair_sums(output, targets[i], micro_batches[i].reference, dpo_beta_);
     margin_sum += sums.margin;
     num_right += sums.right;
     return sums.loss * scale;
   };
-  const auto loss = [&](const DTensor& logits, size_t i) {
-    const Tensor own = own_loss(logits, i);
+  const auto loss = [&](const DTensor& output, size_t i) {
+    const Tensor own = own_loss(output, i);
     const auto& balance = inputs[i].context.balance;
     return balance ? own + balance->summand().to(own.scalar_type()) : own;
   };
@@ -149,20 +161,23 @@ Tensor RankModel::log_probs(std::span<const Batch> batches) {
   std::vector<int64_t> begins{0};
   for (const Batch& batch : batches) begins.push_back(begins.back() + batch.ids.size(0));
   Tensor all = at::zeros({begins.back()}, at::kDouble);
-  const auto note = [&](const DTensor& logits, size_t i) {
-    const Tensor targets = targets_of(micro_batches[i], task_);
-    all.narrow(0, begins[i], batches[i].ids.size(0)).copy_(sequence_log_probs(logits, targets));
+  std::vector<Tensor> targets;
+  for (const Batch& batch : micro_batches) targets.push_back(targets_of(batch, task_));
+  const auto note = [&](const DTensor& result, size_t i) {
+    all.narrow(0, begins[i], batches[i].ids.size(0)).copy_(sequence_log_probs(result, targets[i]));
     return at::scalar_tensor(0.0);  // the values are broadcast below
   };
-  parallelized_.pipeline->run_eval(inputs_of(micro_batches, Context()), note);
+  std::vector<MicroBatch> inputs = inputs_of(micro_batches, Context());
+  add_head_loss(inputs, targets, /*count=*/1, /*scale=*/1);
+  parallelized_.pipeline->run_eval(inputs, note);
   share_result(all, "log-probabilities");
   return all;
 }
 
-EvalSum RankModel::eval_sum(const DTensor& logits, const Batch& batch) const {
+EvalSum RankModel::eval_sum(const DTensor& result, const Batch& batch) const {
   const Tensor targets = targets_of(batch, task_);
-  if (task_ != Task::kDpo) return eval_of(logits, targets, task_);
-  const PairSums sums = pair_sums(logits, targets, batch.reference, dpo_beta_);
+  if (task_ != Task::kDpo) return eval_of(result, targets, task_);
+  const PairSums sums = pair_sums(result, targets, batch.reference, dpo_beta_);
   return {.loss_sum = sums.loss.item<double>(), .num_labels = sums.number, .num_right = sums.right};
 }
 
@@ -174,11 +189,15 @@ void RankModel::share_result(Tensor& t, std::string_view site) const {
 EvalSum RankModel::eval_pass(std::span<const Batch> batches) {
   const std::vector<Batch> micro_batches = moved(batches);
   EvalSum sum;
-  const auto loss = [&](const DTensor& logits, size_t i) {
-    sum += eval_sum(logits, micro_batches[i]);
+  const auto loss = [&](const DTensor& result, size_t i) {
+    sum += eval_sum(result, micro_batches[i]);
     return at::scalar_tensor(0.0);  // the sum is broadcast below
   };
-  parallelized_.pipeline->run_eval(inputs_of(micro_batches, Context()), loss);
+  std::vector<Tensor> targets;
+  for (const Batch& batch : micro_batches) targets.push_back(targets_of(batch, task_));
+  std::vector<MicroBatch> inputs = inputs_of(micro_batches, Context());
+  add_head_loss(inputs, targets, /*count=*/1, /*scale=*/1);
+  parallelized_.pipeline->run_eval(inputs, loss);
   Tensor sums = sum.tensor();
   share_result(sums, "eval");
   return EvalSum::from(sums);

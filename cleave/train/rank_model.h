@@ -14,9 +14,10 @@ namespace cleave::inline train {
 
 /// The results of forward and backward of one step.
 struct PassResult {
-  double loss = 0;         ///< this data-parallel rank's summand of the global mean; with aux_loss
-  int64_t num_labels = 0;  ///< in the global batch; pairs for preferences
-  GradientNorm norm{};     ///< of all gradients; replicated elements count once
+  double loss = 0;  ///< this data-parallel rank's summand of the global mean; with aux_loss
+  /// In the global batch; pairs for preferences. With none, there was no forward or backward.
+  int64_t num_labels = 0;
+  GradientNorm norm{};  ///< of all gradients; replicated elements count once
   // Preferences: this data-parallel rank's summands of the global means.
   double reward_margin = 0;
   double reward_accuracy = 0;  ///< of pairs whose chosen reward is the larger one
@@ -87,7 +88,9 @@ class RankModel {
   [[nodiscard]] Context context_of_step(uint64_t seed, int64_t step) const;
   void add_balance(std::vector<MicroBatch>& inputs, std::span<const Batch> batches,
                    double scale) const;
-  [[nodiscard]] EvalSum eval_sum(const DTensor& logits, const Batch& batch) const;
+  void add_head_loss(std::vector<MicroBatch>& inputs, std::span<const Tensor> targets,
+                     int64_t count, double scale) const;
+  [[nodiscard]] EvalSum eval_sum(const DTensor& result, const Batch& batch) const;
   /// `t` of the last stage, on all ranks of a pipeline.
   void share_result(Tensor& t, std::string_view site) const;
 

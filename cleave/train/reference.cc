@@ -9,6 +9,7 @@
 #include "cleave/base/hash.h"
 #include "cleave/base/progress.h"
 #include "cleave/checkpoint/names.h"
+#include "cleave/file/file.h"
 #include "cleave/format/safetensors.h"
 #include "cleave/train/batch_loader.h"
 #include "cleave/train/rank_model.h"
@@ -66,21 +67,16 @@ Tensor tensor_of(const Safetensors& file, const std::string& name, const Dataset
 
 }  // namespace
 
-ReferenceLogProbs::ReferenceLogProbs(const TrainSetup& setup, Tensor of_data, Tensor of_eval_data)
-    : data(std::move(of_data)), eval_data(std::move(of_eval_data)) {
-  std::vector<std::pair<std::string, Tensor>> tensors{{data_key(*setup.data), data}};
-  if (eval_data.defined()) tensors.emplace_back(eval_key(*setup.eval_data), eval_data);
-  file = file_of(tensors);
-}
-
 ReferenceLogProbs ReferenceLogProbs::read(const fs::path& checkpoint, const TrainSetup& setup) {
-  const Safetensors stored = Safetensors::open(checkpoint / kReferenceName);
+  const fs::path path = checkpoint / kReferenceName;
+  const Safetensors stored = Safetensors::open(path);
   Tensor eval_data;
   if (setup.eval_data) {
     eval_data = tensor_of(stored, eval_key(*setup.eval_data), *setup.eval_data, "--eval-data");
   }
-  return {setup, tensor_of(stored, data_key(*setup.data), *setup.data, "--data"),
-          std::move(eval_data)};
+  return {.data = tensor_of(stored, data_key(*setup.data), *setup.data, "--data"),
+          .eval_data = std::move(eval_data),
+          .file = read_file(path)};
 }
 
 Tensor rows_of_batch(const Tensor& pairs, const SampleOrder& order, int64_t step, Range places) {
@@ -153,13 +149,17 @@ Tensor reference_of(const ReferenceRun& run, const Dataset& data, const std::str
 }  // namespace
 
 std::optional<ReferenceLogProbs> compute_reference(const ReferenceRun& run) {
-  Tensor of_data = reference_of(run, *run.setup.data, "reference pair");
-  Tensor of_eval_data;
-  if (run.setup.eval_data && run.stop.signal() == 0) {
-    of_eval_data = reference_of(run, *run.setup.eval_data, "reference evaluation pair");
+  const TrainSetup& setup = run.setup;
+  Tensor data = reference_of(run, *setup.data, "reference pair");
+  Tensor eval_data;
+  if (setup.eval_data && run.stop.signal() == 0) {
+    eval_data = reference_of(run, *setup.eval_data, "reference evaluation pair");
   }
   if (run.stop.signal() != 0) return std::nullopt;
-  return ReferenceLogProbs(run.setup, std::move(of_data), std::move(of_eval_data));
+  std::vector<std::pair<std::string, Tensor>> tensors{{data_key(*setup.data), data}};
+  if (eval_data.defined()) tensors.emplace_back(eval_key(*setup.eval_data), eval_data);
+  return ReferenceLogProbs{
+      .data = std::move(data), .eval_data = std::move(eval_data), .file = file_of(tensors)};
 }
 
 }  // namespace cleave::inline train

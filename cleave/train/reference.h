@@ -23,11 +23,13 @@ class StopRequest;
 struct ReferenceLogProbs {
   Tensor data;       ///< of --data: [pairs, 2] fp64, chosen and rejected
   Tensor eval_data;  ///< of --eval-data; undefined without it
-  std::string file;  ///< the bytes of the checkpoint's file kReferenceName
+  /// The bytes of the checkpoint's file kReferenceName. Its tensors are named by the checksums of
+  /// the data.
+  std::string file;
 
-  /// Makes the file. Its tensors are named by the checksums of the data.
-  ReferenceLogProbs(const TrainSetup& setup, Tensor of_data, Tensor of_eval_data);
-  /// Reads those of a checkpoint. Throws Error(kUsage) if the run was started on other data.
+  /// Reads those of a checkpoint, and keeps its file: also without --eval-data now, the next
+  /// checkpoint has those that the first start had. Throws Error(kUsage) if the run was started on
+  /// other data.
   static ReferenceLogProbs read(const std::filesystem::path& checkpoint, const TrainSetup& setup);
 };
 

@@ -67,7 +67,10 @@ std::string RunState::json(const TrainSetup& setup, const Mesh& mesh) const {
     state["best_loss"] = best.best_loss;
     state["worse_evaluations"] = best.num_worse;
   }
-  if (setup.eval_data) state["eval_data"] = to_hex(setup.eval_data->fingerprint());
+  // Without evaluations now, the best one so far stays that of the data before.
+  const std::string evaluated =
+      setup.eval_data ? to_hex(setup.eval_data->fingerprint()) : eval_data;
+  if (!evaluated.empty()) state["eval_data"] = evaluated;
   if (evaluation_is_pending) state["evaluation_is_pending"] = true;
   if (setup.layout.lora) {
     state["base"] = setup.base_fingerprint;
@@ -89,6 +92,7 @@ void RunState::restore(const Json& state, const std::string& out) {
     loss_scale.restore(state.at("loss_scale").as_number(), state.at("good_steps").as_int(0));
   }
   evaluation_is_pending = state.bool_or("evaluation_is_pending", false);
+  eval_data = state.string_or("eval_data", "");
   // Also without --early-stop now: the best checkpoint stays.
   if (state.has("best_step")) {
     early_stop.restore({.best_step = state.at("best_step").as_int(0),

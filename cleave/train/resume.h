@@ -26,6 +26,7 @@ struct RunState {
   LossScale loss_scale;
   EarlyStop early_stop;
   bool evaluation_is_pending = false;  ///< a signal interrupted the one that is due after `step`
+  std::string eval_data;               ///< checksum of the last start's that had any; "" = none
   std::optional<ReferenceLogProbs> reference{};  ///< of preferences, once it is known
 
   /// Whether all steps are done, or the run has stopped early.

@@ -128,6 +128,32 @@ TEST(Resume, FromAnOlderCheckpointThatLatestNames_TrainsAndSavesItsStepsAgain) {
   EXPECT_EQ(read_metrics((run / "metrics.jsonl").string()).size(), 4U);
 }
 
+// Oracle: the same steps in a folder of their own.
+TEST(Resume, FoldersOfACheckpointsNameWithoutManifest_AreRenamedAndKept) {
+  const TempFolder folder, plain;
+  TrainOptions whole = tiny_run(plain), o = tiny_run(folder);
+  whole.schedule = o.schedule = "constant";  // which does not depend on the number of steps
+  cleave_train(whole);
+  o.steps = 2;
+  cleave_train(o);
+  const fs::path run = o.out;
+  for (const char* name : {"step_00000004", "step_00000004.damaged"}) {
+    fs::create_directory(run / name);
+    std::ofstream(run / name / "model.safetensors") << "of " << name;
+  }
+  std::ofstream(run / "step_00000003") << "a file";
+  o = resumed(o, 4);
+  o.save_every = 1;
+  const std::string warnings = warnings_of(o);
+  EXPECT_THAT(warnings, HasSubstr("step_00000003 has no manifest.json"));
+  EXPECT_THAT(warnings, HasSubstr("step_00000004.damaged2\n"));
+  EXPECT_EQ(read_file(run / "step_00000003.damaged"), "a file");
+  EXPECT_EQ(read_file(run / "step_00000004.damaged/model.safetensors"), "of step_00000004.damaged");
+  EXPECT_EQ(read_file(run / "step_00000004.damaged2/model.safetensors"), "of step_00000004");
+  EXPECT_EQ(read_file(run / "step_00000004/model.safetensors"),
+            read_file(plain / "run/step_00000004/model.safetensors"));
+}
+
 // The first start of a job may fail before it renames the newer checkpoints, when a rank comes
 // late.
 TEST(Resume, RestartAfterAnOlderNameWasWrittenIntoLatest_BeginsThere) {
@@ -213,12 +239,16 @@ TEST(Resume, PackedRunWithAnotherSeed_ReportsTheSeedOnly) {
   rows.close();
   o.data = {folder / "rows.jsonl"};
   o.packing = true;
+  o.eval_data = o.data;  // which stay the same too
+  o.eval_every = 1;
+  o.early_stop = 9;
   cleave_train(o);
   EXPECT_EQ(warnings_of(resumed(o, 5)), "");
   o.seed = 7;
   const std::string warnings = warnings_of(resumed(o, 6));
   EXPECT_THAT(warnings, HasSubstr("was started with --seed 0, now 7"));
   EXPECT_THAT(warnings, Not(HasSubstr("other data")));
+  EXPECT_THAT(warnings, Not(HasSubstr("evaluation data changed")));
   o = resumed(o, 7);
   o.packing = false;
   EXPECT_THAT(warnings_of(o), HasSubstr("was started with --packing"));
@@ -259,6 +289,37 @@ TEST(Resume, WithAnotherOptimizer_NamesTheFlag) {
   // These two keep the same tensors.
   EXPECT_THAT(refusal("adam", "adamw"), HasSubstr("was started with --optimizer adam; give the"));
   EXPECT_THAT(refusal("adamw", "adam"), HasSubstr("was started with --optimizer adamw; give the"));
+}
+
+// Oracle: the same steps without an interruption.
+TEST(Resume, WithoutDtype_TrainsInThatOfTheRun) {
+  const TempFolder folder, plain;
+  for (const char* dtype : {"bf16", "fp16", "fp64"}) {
+    TrainOptions whole = tiny_run(plain), o = tiny_run(folder);
+    whole.dtype = o.dtype = dtype;
+    whole.schedule = o.schedule = "constant";  // which does not depend on the number of steps
+    whole.out = plain / dtype;
+    o.out = folder / dtype;
+    whole.steps = 6;
+    cleave_train(whole);
+    cleave_train(o);
+    o.dtype.clear();
+    EXPECT_EQ(warnings_of(resumed(o, 6)), "") << dtype;
+    EXPECT_EQ(read_file(o.out + "/step_00000006/model.safetensors"),
+              read_file(whole.out + "/step_00000006/model.safetensors"))
+        << dtype;
+  }
+}
+
+TEST(Resume, WithAnotherDtype_IsReported) {
+  const TempFolder folder;
+  TrainOptions o = tiny_run(folder);
+  o.dtype = "bf16";
+  cleave_train(o);
+  o.dtype = "fp32";
+  EXPECT_THAT(warnings_of(resumed(o, 5)), HasSubstr("was started with --dtype bf16, now fp32: "));
+  o.dtype.clear();
+  EXPECT_EQ(warnings_of(resumed(o, 6)), "");  // now it is a run in fp32
 }
 
 TEST(Resume, WithAnotherDpoBeta_IsReported) {
@@ -315,6 +376,10 @@ TEST(Resume, BestEvaluationOfOtherData_IsNotCompared) {
   std::string other;
   for (int i = 0; i < 400; ++i) other += static_cast<char>('!' + i * 7 % 90);
   std::ofstream(folder / "other.txt") << other;
+  TrainOptions without = resumed(o, 5);  // knows which data the best one is of
+  without.eval_data = {};
+  without.eval_every = without.early_stop = 0;
+  EXPECT_EQ(warnings_of(without), "");
   TrainOptions again = resumed(o, 8);
   again.eval_data = {folder / "other.txt"};
   EXPECT_THAT(warnings_of(again),
@@ -322,7 +387,7 @@ TEST(Resume, BestEvaluationOfOtherData_IsNotCompared) {
   double best = INFINITY;
   int64_t best_step = 0;
   for (const StepMetrics& m : read_metrics(o.out + "/metrics.jsonl")) {
-    if (m.step <= 4 || m.eval_loss.value() >= best) continue;
+    if (m.step <= 5 || m.eval_loss.value() >= best) continue;
     best = *m.eval_loss;
     best_step = m.step;
   }

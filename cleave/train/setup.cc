@@ -12,7 +12,6 @@
 #include "cleave/comm/bootstrap/first_rank.h"
 #include "cleave/data/dataset_kinds.h"
 #include "cleave/data/mix.h"
-#include "cleave/data/packing.h"
 #include "cleave/file/file.h"
 #include "cleave/file/model_path.h"
 #include "cleave/file/weighted_path.h"
@@ -151,7 +150,16 @@ std::string torch_name(at::ScalarType type) {
   return type == at::kDouble ? "float64" : "float32";
 }
 
+/// --dtype, or else that of a resumed run, which is fp32 if its checkpoint does not say.
+std::string dtype_of_run(const TrainSetup& setup) {
+  if (!setup.options.dtype.empty()) return setup.options.dtype;
+  if (!setup.resumes) return "fp32";
+  const Json state = Json::parse_file(setup.folder->path + "/" + std::string(kStateName));
+  return state.string_or("dtype", "fp32");
+}
+
 void choose_types(TrainSetup& setup) {
+  setup.options.dtype = dtype_of_run(setup);
   const auto dtype = dtype_from_name(setup.options.dtype);
   CLEAVE_CHECK(
       dtype == DType::kF32 || dtype == DType::kBf16 || dtype == DType::kF16 || dtype == DType::kF64,
@@ -237,6 +245,15 @@ void plan_step(TrainSetup& setup, int64_t seq_len) {
   const bool is_on_host = device_of(setup.options.device).is_cpu();
   if (!available || !is_on_host || setup.options.over_commit) return;
   require_memory(setup, ranks_of_host(setup.layout), *available);
+}
+
+/// If sequences have lengths of their own: looks at all of them, and forecasts the step of the
+/// longest ones. Before ranks start, since no rank may wait for another that long.
+void plan_longest_step(TrainSetup& setup) {
+  if (setup.fills_sequences) return;
+  setup.utilization = utilization_of(*setup.data);
+  // A forecast that failed before would fail again.
+  if (setup.planned) plan_step(setup, setup.utilization->longest);
 }
 
 /// The adapters that are trained. A resumed run has those of its checkpoint.
@@ -361,15 +378,16 @@ std::shared_ptr<const Dataset> read_data(const TrainSetup& setup,
   return data;
 }
 
+/// `shuffles`: packing takes texts in the order of --seed. Evaluation data stay the same with any.
 std::shared_ptr<const Dataset> open_data(const TrainSetup& setup,
-                                         const std::vector<std::string>& files,
-                                         const Model& model) {
+                                         const std::vector<std::string>& files, const Model& model,
+                                         bool shuffles) {
   const TrainOptions& o = setup.options;
   if (!o.packing) return read_data(setup, files, model);
   auto data = joins_text(setup.task, files) ? open_documents(dataset_options(setup, files, model))
                                             : read_data(setup, files, model);
   return packed_samples(std::move(data),
-                        {.seq_len = o.seq_len, .shuffle = o.shuffle, .seed = o.seed});
+                        {.seq_len = o.seq_len, .shuffle = shuffles, .seed = o.seed});
 }
 
 /// Divides --data into files and their weights.
@@ -390,7 +408,7 @@ void choose_weights(TrainSetup& setup) {
 void open_training_data(TrainSetup& setup, const Model& model) {
   const std::vector<std::string>& files = setup.options.data;
   if (setup.weights.empty()) {
-    setup.data = open_data(setup, files, model);
+    setup.data = open_data(setup, files, model, setup.options.shuffle);
     return;
   }
   CLEAVE_CHECK(setup.task != Task::kDpo, Code::kUsage,
@@ -399,15 +417,17 @@ void open_training_data(TrainSetup& setup, const Model& model) {
   std::vector<WeightedData> sources;
   for (size_t i = 0; i < files.size(); ++i) {
     sources.push_back({.name = files[i],
-                       .data = open_data(setup, {files[i]}, model),
+                       .data = open_data(setup, {files[i]}, model, setup.options.shuffle),
                        .weight = setup.weights[i]});
   }
   setup.data = joined_dataset(sources);
   setup.order.mix = std::make_shared<DataMix>(sources);
 }
 
-void check_length(const TrainSetup& setup, const ModelFacts& facts) {
-  const int64_t seq_len = setup.options.seq_len;
+/// Checks --seq-len, or chooses the default.
+void choose_length(TrainSetup& setup, const ModelFacts& facts) {
+  int64_t& seq_len = setup.options.seq_len;
+  if (seq_len == 0) seq_len = std::min(kDefaultSeqLen, facts.max_positions);
   CLEAVE_CHECK(seq_len >= 2, Code::kShape, "seq-len=", seq_len,
                "; next-token prediction needs at least 2 tokens");
   CLEAVE_CHECK(seq_len <= facts.max_positions, Code::kShape, "seq-len=", seq_len,
@@ -537,32 +557,32 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
   model->check_trainable();
   setup.task = choose_task(options, *model);
   choose_layout(setup, *model, world_size);
-  check_length(setup, model->facts());
+  choose_length(setup, model->facts());
   check_packing(setup);
   choose_optimizer(setup, *model);
   choose_chat_template(setup);
   // Before the data is read and its tokens are written. If its sequences have their own lengths,
   // the shortest ones show whether the weights fit.
   setup.fills_sequences = !setup.options.packing && joins_text(setup.task, setup.options.data);
-  plan_step(setup, setup.fills_sequences ? options.seq_len : std::max<int64_t>(2, setup.layout.tp));
+  plan_step(setup,
+            setup.fills_sequences ? setup.options.seq_len : std::max<int64_t>(2, setup.layout.tp));
   if (is_new_classifier) model = name_classes(setup);
   open_training_data(setup, *model);
   if (!options.eval_data.empty()) {
-    setup.eval_data = open_data(setup, options.eval_data, *model);
+    setup.eval_data = open_data(setup, options.eval_data, *model, /*shuffles=*/false);
   }
   check_sequences(*setup.data, model->facts(), "--data");
   if (setup.eval_data) check_sequences(*setup.eval_data, model->facts(), "--eval-data");
   check_vocabulary(setup, model->facts());
-  const auto rules = [&](const Dataset& data) {
-    return batch_rules(*model, setup.tokenizer.get(), data.is_text(), options.seed);
+  const auto rules = [&](const Dataset& data, uint64_t seed) {
+    return batch_rules(*model, setup.tokenizer.get(), data.is_text(), seed);
   };
-  setup.batches = rules(*setup.data);
-  if (setup.eval_data) setup.eval_batches = rules(*setup.eval_data);
+  setup.batches = rules(*setup.data, options.seed);
+  if (setup.eval_data) setup.eval_batches = rules(*setup.eval_data, kEvalSeed);
   choose_steps(setup);
   check_recording(setup);
   setup.files = carried_files(setup);
-  // A forecast that failed before would fail again.
-  if (!setup.fills_sequences && setup.planned) plan_step(setup, longest_sequence(*setup.data));
+  plan_longest_step(setup);
   return setup;
 }
 

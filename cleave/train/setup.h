@@ -9,6 +9,7 @@
 #include "cleave/chat/chat_template.h"
 #include "cleave/checkpoint/run_folder.h"
 #include "cleave/data/batch.h"
+#include "cleave/data/packing.h"
 #include "cleave/model/model.h"
 #include "cleave/optim/optimizer.h"
 #include "cleave/planner/forecast.h"
@@ -40,6 +41,7 @@ struct TrainSetup {
   StepShape step;                   ///< of which `planned` is the forecast
   std::optional<Forecast> planned;  ///< of a step; none if it failed
   std::shared_ptr<const Dataset> data;
+  std::optional<Utilization> utilization;    ///< of `data`, unless it fills its sequences
   std::shared_ptr<const Dataset> eval_data;  ///< null without --eval-data
   BatchRules batches, eval_batches;          ///< how samples of either become batches
   SampleOrder order;

@@ -2,12 +2,18 @@
 #include "cleave/train/setup.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cleave/comm/api/world.h"
+#include "cleave/file/fault_hook.h"
+#include "cleave/file/file.h"
+#include "cleave/train/trainer.h"
 #include "tests/support/paths.h"
 #include "tests/support/saved_models.h"
 #include "tests/support/temp_folder.h"
@@ -96,6 +102,47 @@ TEST_F(Setup, RowsLongerThanThePositions_AreRefused) {
     EXPECT_THAT(error.what(),
                 HasSubstr(str(flag, " has a sequence of 65 ids; the model has 64 positions")));
   }
+}
+
+// The model of `m` has 64 positions; rows of ids have their own length.
+TEST_F(Setup, WithoutSeqLen_ModelOfFewPositionsTakesAsManyTokens) {
+  TrainOptions o = options("m", "rows.jsonl");
+  o.seq_len = 0;
+  EXPECT_EQ(make_setup(o, 0).data->sample(0).ids.size(), 4U);
+  o = options("sizes.json", "text.txt");
+  o.seq_len = 0;
+  EXPECT_EQ(make_setup(o, 0).data->sample(0).ids.size(), 64U);
+  o.model = "llama-tiny";  // of more positions than the default
+  o.data = {test::source_file("LICENSE")};
+  EXPECT_EQ(make_setup(o, 0).data->sample(0).ids.size(), 256U);
+  o.seq_len = 65;
+  o.model = folder_ / "sizes.json";
+  EXPECT_THAT(thrown_by([&] { make_setup(o, 0); }).what(), HasSubstr("; choose up to 64"));
+}
+
+// As a run with --keep-last does with an old checkpoint that another run starts from.
+TEST_F(Setup, ModelThatIsRemovedBeforeItsWeightsAreRead_IsNamedInTheError) {
+  const TrainSetup setup = make_setup(options("m", "rows.jsonl"), 0);
+  std::filesystem::remove_all(folder_ / "m");
+  const Error error =
+      thrown_by([&] { run_ranks(1, [&](World& world) { (void)Trainer(setup, world).run(); }); });
+  EXPECT_EQ(error.code(), Code::kIo);
+  EXPECT_THAT(error.what(),
+              HasSubstr((folder_ / "m").string() + " was removed while it was read, as a run"));
+}
+
+TEST_F(Setup, ModelThatIsRemovedWhileDataIsRead_IsNamedInTheError) {
+  TrainOptions o = options("m", "text.txt");
+  o.tokenizer = "bytes";
+  const ScopedFileHook hook([&](FileCall /*call*/, const std::string& path) {
+    if (!path.ends_with(".tokens.partial")) return 0;
+    std::filesystem::remove_all(folder_ / "m");
+    return EIO;
+  });
+  const Error error = thrown_by([&] { cleave_train(o); });
+  EXPECT_EQ(error.code(), Code::kIo);
+  EXPECT_THAT(error.what(),
+              HasSubstr((folder_ / "m").string() + " was removed while it was read, as a run"));
 }
 
 TEST_F(Setup, NewModels_ReadBytes) {
@@ -204,6 +251,28 @@ TEST_F(Setup, TemplateThatDoesNotParse_IsOnlyReadForChats) {
   EXPECT_EQ(setup.tokenizer->fingerprint(), byte_tokenizer()->fingerprint());
   o.eval_data = {folder_ / "chats.jsonl"};
   EXPECT_THAT(thrown_by([&] { make_setup(o, 0); }).what(), HasSubstr("{% include %} is unknown"));
+}
+
+// Oracle: the files of the tokenizer's folder. transformers keeps all templates but one in a
+// folder.
+TEST_F(Setup, FolderOfChatTemplates_IsInTheCheckpointsAndInTheRun) {
+  const std::filesystem::path folder = folder_ / "tokenizer";
+  const std::string name = "additional_chat_templates/tool_use.jinja";
+  std::filesystem::create_directories(folder / "additional_chat_templates");
+  for (const NamedFile& file : byte_tokenizer_files()) {
+    std::ofstream(folder / file.name) << file.text;
+  }
+  std::ofstream(folder / name) << "a template";
+  TrainOptions o = options("sizes.json", "text.txt");
+  o.tokenizer = folder;
+  cleave_train(o);
+  EXPECT_EQ(read_file(folder_ / "out" / name), "a template");  // a link
+  std::filesystem::remove_all(folder);
+  o.tokenizer.clear();
+  o.resume = true;
+  o.steps = 2;
+  cleave_train(o);
+  EXPECT_EQ(read_file(folder_ / "out/step_00000002" / name), "a template");
 }
 
 TEST_F(Setup, ResumeWithoutLatestAndWithADamagedNewestCheckpoint_IsRefused) {

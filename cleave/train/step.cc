@@ -72,10 +72,12 @@ double EvalSum::accuracy() const {
   return static_cast<double>(num_right) / static_cast<double>(num_labels);
 }
 
-EvalSum eval_of(const DTensor& logits, const Tensor& targets, Task task) {
+EvalSum eval_of(const DTensor& result, const Tensor& targets, Task task) {
   const at::NoGradGuard no_grad;
+  const bool is_loss = result.dim() == 0;
   const DTensor loss =
-      cross_entropy(logits, targets, {.reduction = CrossEntropyOptions::Reduction::kSum});
+      is_loss ? result
+              : cross_entropy(result, targets, {.reduction = CrossEntropyOptions::Reduction::kSum});
   // Read together: on a device, each read waits for it.
   const Tensor sums =
       at::stack({loss.local().to(at::kDouble), targets.ne(-100).sum().to(at::kDouble)})
@@ -83,7 +85,7 @@ EvalSum eval_of(const DTensor& logits, const Tensor& targets, Task task) {
   const double* values = sums.const_data_ptr<double>();
   return {.loss_sum = values[0],
           .num_labels = static_cast<int64_t>(values[1]),
-          .num_right = task == Task::kClassify ? num_right(logits, targets) : 0};
+          .num_right = task == Task::kClassify ? num_right(result, targets) : 0};
 }
 
 }  // namespace cleave::inline train

@@ -35,8 +35,9 @@ struct EvalSum {
   [[nodiscard]] double accuracy() const;    ///< of a classifier or of preferences, 0 to 1
 };
 
-/// The sums of a batch, without gradients. `targets` are those of targets_of(). Collective if the
-/// logits are sharded.
-EvalSum eval_of(const DTensor& logits, const Tensor& targets, Task task);
+/// The sums of a batch, without gradients, from a model's result: its logits, or the sum of the
+/// losses if its head computes it (HeadLoss). `targets` are those of targets_of(). Collective if
+/// the logits are sharded.
+EvalSum eval_of(const DTensor& result, const Tensor& targets, Task task);
 
 }  // namespace cleave::inline train

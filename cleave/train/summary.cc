@@ -11,7 +11,6 @@
 #include "cleave/base/byte_count.h"
 #include "cleave/base/progress.h"
 #include "cleave/base/version.h"
-#include "cleave/data/packing.h"
 #include "cleave/mesh/place.h"
 #include "cleave/parallel/held_memory.h"
 #include "cleave/report/record.h"
@@ -131,8 +130,8 @@ std::vector<std::string> run_header(const TrainSetup& setup, const std::string& 
           setup.tokenizer ? str(", tokenizer ", setup.tokenizer->kind()) : ", token ids"),
       str("steps   ", setup.num_steps, " of ", counted(o.batch_size, sample), ", ", o.optimizer,
           ", lr ", o.lr, ", ", o.schedule)};
-  if (!setup.fills_sequences && setup.task == Task::kLm) {
-    lines.insert(lines.begin() + 3, str("padding ", utilization_of(*setup.data).text()));
+  if (setup.utilization && setup.task == Task::kLm) {
+    lines.insert(lines.begin() + 3, str("padding ", setup.utilization->text()));
   }
   if (setup.planned) {
     const StepTime time = step_time(*setup.planned, setup.layout, machine);

@@ -22,6 +22,10 @@ struct BatchRules {
                                     int64_t begin, int64_t end) const;
 };
 
+/// Seed of the masks of evaluation data: `train`, whatever its --seed, and `eval` mask the same
+/// tokens.
+inline constexpr uint64_t kEvalSeed = 0;
+
 /// The rules for a model and data. Masked-LM models mask tokens of text; rows of ids already have
 /// labels. Throws Error(kUsage) if masking needs a mask token that the tokenizer does not have.
 BatchRules batch_rules(const Model& model, const Tokenizer* tokenizer, bool data_is_text,

@@ -7,6 +7,7 @@
 #include "cleave/base/stop.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/comm/bootstrap/environment.h"
+#include "cleave/file/model_path.h"
 #include "cleave/mesh/job.h"
 #include "cleave/mesh/mesh.h"
 #include "cleave/planner/other_ranks.h"
@@ -75,6 +76,12 @@ TrainOptions fit_to_ranks(const TrainOptions& options, const Axis& everyone,
   return changed;
 }
 
+TrainSetup read_setup(const TrainOptions& options, int world_size,
+                      const std::optional<IntactCheckpoint>& whole = {}) {
+  return read_from(folders_of({options.model, options.tokenizer}),
+                   [&] { return make_setup(options, world_size, whole); });
+}
+
 }  // namespace
 }  // namespace cleave::inline train
 
@@ -97,14 +104,14 @@ void cleave_train(const cleave::TrainOptions& options) {
       const auto whole = newest_intact_checkpoint(options.out, everyone);
       try {
         const TrainSetup setup =
-            make_setup(fit_to_ranks(options, everyone, whole), world.size(), whole);
+            read_setup(fit_to_ranks(options, everyone, whole), world.size(), whole);
         signal = train_rank(setup, world, everyone);
       } catch (const Stopped& stopped) {  // while data is tokenized, on every rank
         signal = stopped.signal;
       }
     });
   } else {
-    const TrainSetup setup = make_setup(options, launched_world_size());
+    const TrainSetup setup = read_setup(options, launched_world_size());
     job.num_ranks = setup.layout.num_ranks();
     run_job(job, [&](World& world) { signal = train_rank(setup, world, axis_of_all(world)); });
   }

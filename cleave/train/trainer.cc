@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <utility>
 
 #include <ATen/ATen.h>
 
@@ -132,9 +133,19 @@ void Trainer::start() {
   stop_.poll("start");
 }
 
-/// Runs the evaluation of the weights that the run resumes from, which a signal interrupted.
+/// Runs the evaluation of the weights that the run resumes from, which a signal interrupted. If no
+/// step is left, nothing is saved after it: its loss is then in the metrics only, and a later
+/// resume finds it there.
 void Trainer::make_up_evaluation() {
   StepMetrics m = report_.metrics_of(state_.step);
+  Tensor known = at::tensor({m.eval_loss.value_or(NAN)}, at::kDouble);
+  everyone_.broadcast_(known, 0, "evaluation that is made up");  // only rank 0 reads the metrics
+  const double loss = known.item<double>();
+  if (state_.is_over(setup_.num_steps) && !std::isnan(loss)) {
+    if (state_.early_stop.is_on()) state_.early_stop.note(state_.step, loss);
+    checkpoints_.keep_best(state_);
+    return;
+  }
   evaluate(m);
   report_.replace_last(m);
   if (is_first() && !state_.evaluation_is_pending) {
@@ -171,9 +182,11 @@ void Trainer::train_step(int64_t step) {
   const double comm_s = collective_seconds() - comm_before;
   if (recording_) recording_->note_comm_end();
   const StepSums sums = sum_over_ranks(pass, batches[0], comm_s);
-  update(step, sums.loss, pass.norm);
+  const bool has_labels = pass.num_labels > 0;
+  has_labels ? update(step, sums.loss, pass.norm) : warn_of_no_labels(step);
   profile_.end_time();
   state_.step = step + 1;
+  state_.evaluation_is_pending = false;  // that was of other weights
   state_.tokens += sums.tokens;
   stop_.poll("step");
 
@@ -186,8 +199,8 @@ void Trainer::train_step(int64_t step) {
   const double rate = static_cast<double>(sums.tokens) / seconds;
   StepMetrics m{
       .step = state_.step,
-      .loss = sums.loss,
-      .grad_norm = pass.norm.value,
+      .loss = has_labels ? sums.loss : NAN,
+      .grad_norm = has_labels ? pass.norm.value : NAN,
       .lr = setup_.schedule.at(step),
       .tokens = state_.tokens,
       .tokens_per_s = rate,
@@ -252,6 +265,15 @@ double Trainer::collective_seconds() const {
   double sum = 0;
   for (const MeshDim& d : mesh_.dims()) sum += mesh_[d.name].seconds();
   return sum + rank_.expert_seconds();
+}
+
+/// Such a batch is skipped, as an error would come again in each resumed run.
+void Trainer::warn_of_no_labels(int64_t step) {
+  if (!is_first() || std::exchange(has_warned_, true)) return;
+  log_warning("the batch of step ", step + 1,
+              " has no labels: all are -100; no weight was changed ",
+              "in it, nor will be in other such steps. Leave such rows out of the data, or raise ",
+              "--batch-size");
 }
 
 /// Clips and steps. In fp16 a step whose gradients overflow is skipped.

@@ -43,6 +43,7 @@ class Trainer {
   [[nodiscard]] StepSums sum_over_ranks(const PassResult& pass, const Batch& batch,
                                         double comm_s) const;
   void update(int64_t step, double loss, const GradientNorm& norm);
+  void warn_of_no_labels(int64_t step);
   [[nodiscard]] double collective_seconds() const;
   [[nodiscard]] bool is_first() const { return world_.rank() == 0; }
 
@@ -60,6 +61,7 @@ class Trainer {
   RunReport report_;
   Machine machine_;
   double load_s_ = 0;
+  bool has_warned_ = false;  // of a batch without labels
   // Only during the step of --record-step. The last member, because its end reads the others.
   std::unique_ptr<StepRecording> recording_;
 };

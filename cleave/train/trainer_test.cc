@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -413,6 +414,70 @@ TEST(Train, LearningRateThatDiverges_ReportsTheStepAndSavesNothing) {
     EXPECT_NE(std::string(error.what()).find("in step "), std::string::npos) << error.what();
   }
   EXPECT_FALSE(newest_checkpoint(root + "/run"));
+}
+
+/// A run on the rows in file order, where each step does the same.
+TrainOptions run_on(const TempFolder& folder, const std::string& name,
+                    const std::vector<std::string>& rows) {
+  TrainOptions o = test::small_run(folder);
+  o.data = {folder / (name + ".jsonl")};
+  std::ofstream file(o.data[0]);
+  for (const std::string& row : rows) file << row << '\n';
+  o.out = folder / name;
+  o.shuffle = false;
+  o.schedule = "constant";
+  o.warmup = 0;
+  o.lr = 1e-2;
+  return o;
+}
+
+const std::string kRowA = R"({"input_ids": [5, 9, 7, 3]})", kRowB = R"({"input_ids": [8, 1, 6]})";
+const std::string kNoLabels = R"({"input_ids": [2, 4, 5], "labels": [-100, -100, -100]})";
+
+// Oracle: the run without those rows, to the bit. Also of a run that resumes before such a step.
+TEST(Train, BatchesWithoutLabels_AreSkippedWithOneWarning) {
+  const TempFolder folder;
+  for (const Layout& layout : {Layout{1, 1}, Layout{2, 1}, Layout{1, 2}}) {
+    const auto with = [&](std::string name, const std::vector<std::string>& rows) {
+      TrainOptions o = run_on(folder, name += str(layout.tp, layout.dp), rows);
+      o.tp = layout.tp;
+      o.dp = layout.dp;
+      o.batch_size = 2;
+      return o;
+    };
+    TrainOptions plain = with("plain", {kRowA, kRowB, kRowB, kRowB});
+    plain.steps = 2;
+    const auto want = losses(plain);
+    TrainOptions o =
+        with("gaps", {kRowA, kRowB, kNoLabels, kNoLabels, kNoLabels, kNoLabels, kRowB, kRowB});
+    o.steps = 1;
+    cleave_train(o);
+    o.resume = true;
+    o.steps = 4;
+    testing::internal::CaptureStderr();
+    const auto got = test::steps_of(o);
+    const std::string warnings = testing::internal::GetCapturedStderr();
+    EXPECT_TRUE(
+        warnings.starts_with("cleave: warning: the batch of step 2 has no labels: all are "))
+        << warnings;
+    EXPECT_EQ(std::count(warnings.begin(), warnings.end(), '\n'), 1) << warnings;
+    ASSERT_EQ(got.size(), 4U);
+    EXPECT_EQ(got[0].loss, want[0]);
+    EXPECT_TRUE(std::isnan(got[1].loss) && std::isnan(got[2].loss));
+    EXPECT_EQ(got[3].loss, want[1]);
+    EXPECT_EQ(read_file(o.out + "/step_00000004/model.safetensors"),
+              read_file(plain.out + "/step_00000002/model.safetensors"));
+  }
+}
+
+TEST(Train, DataWithoutAnyLabel_FailsAndSavesNothing) {
+  const TempFolder folder;
+  const TrainOptions o = run_on(folder, "none", {kNoLabels});
+  const Error error = test::thrown_by([&] { cleave_train(o); });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_STREQ(error.what(),
+               "--data has no labels: in all 4 steps they were -100, so no weight was changed");
+  EXPECT_FALSE(newest_checkpoint(o.out));
 }
 
 // The fp16 copies of such weights are infinite, whatever the loss scale.

@@ -188,7 +188,7 @@ int run_fuzz(const VerifyOptions& options, const Work& work) {
 int cleave_verify(const cleave::VerifyOptions& options) {
   cleave::set_plain_kernels(options.plain_kernels);
   using namespace cleave;  // NOLINT(google-build-using-namespace)
-  Work work = work_of(options);
+  Work work = read_from(folders_of({options.model}), [&] { return work_of(options); });
   choose_gemm(options.gemm, Axis());
   if (options.fuzz > 0) return run_fuzz(options, work);
   if (is_config(options) && !options.json && is_first_rank()) {

@@ -8,6 +8,7 @@
 
 #include "cleave/base/suggest.h"
 #include "cleave/checkpoint/load.h"
+#include "cleave/file/model_path.h"
 #include "cleave/nn/cross_entropy.h"
 #include "cleave/parallel/plan.h"
 #include "cleave/runtime/plain_kernels.h"
@@ -278,7 +279,8 @@ void add_ids(Reference& reference, const std::shared_ptr<Model>& model,
 void set_weights(Model& model, const VerifySettings& settings,
                  const std::set<std::string>& constants) {
   if (settings.weights) {
-    load_model(model, *settings.weights, settings.dtype);
+    read_from(settings.weights->folders(),
+              [&] { load_model(model, *settings.weights, settings.dtype); });
   } else {
     materialize(model, {.seed = settings.seed, .dtype = settings.dtype});
   }

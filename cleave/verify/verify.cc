@@ -82,8 +82,8 @@ class RankVerifier {
  private:
   void compare(VerifiedPart part, const std::vector<Quantity>& got,
                const std::vector<Wanted>& want) {
-    CLEAVE_CHECK(got.size() == want.size(), Code::kShape, part.name, ": ", got.size(),
-                 " values to compare; one rank has ", want.size());
+    CLEAVE_CHECK(got.size() == want.size(), Code::kShape, part.name, ": the sharded model has ",
+                 got.size(), " values to compare, the model on one rank ", want.size());
     for (size_t i = 0; i < got.size(); ++i) {
       result_.measured.push_back(measure(got[i], want[i], part.name));
       part.values.push_back({.of = want[i].of, .subject = want[i].subject});

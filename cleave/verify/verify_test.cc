@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cmath>
+#include <filesystem>
 
 #include <gtest/gtest.h>
 
@@ -10,6 +11,7 @@
 #include "tests/support/faulty_model.h"
 #include "tests/support/golden.h"
 #include "tests/support/gpus.h"
+#include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
 // Oracle: the name of the layer with the injected fault.
@@ -52,6 +54,22 @@ TEST(Verify, HealthyModel_AgreesOnEveryLayout) {
     EXPECT_EQ(first_of(report), "") << "tp " << tp << " dp " << dp;
     EXPECT_NO_THROW(part_of(report, "a training step with dropout"));
   }
+}
+
+// As a run with --keep-last does with the checkpoint that is verified.
+TEST(Verify, FolderThatIsRemovedBeforeItsWeightsAreRead_IsNamedInTheError) {
+  const test::TempFolder folder;
+  const std::string model = folder / "step_00000002";
+  std::filesystem::copy(test::golden_folder("llama-gqa-tied"), model);
+  VerifySettings settings = settings_at(2);
+  settings.weights = ModelFolder::open(model);
+  std::filesystem::remove_all(model);
+  const Error error = thrown_by(
+      [&] { (void)verify_model([&] { return make_model(settings.weights->config); }, settings); });
+  EXPECT_EQ(error.code(), Code::kIo);
+  EXPECT_NE(std::string(error.what()).find(model + " was removed while it was read"),
+            std::string::npos)
+      << error.what();
 }
 
 VerifyReport verified_mixtral(const VerifySettings& settings) {

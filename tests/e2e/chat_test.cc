@@ -236,7 +236,8 @@ TEST_F(ChatProgram, Chat_AnswersAsTheTextIsContinued) {
                  {.input = "a\n/reset\na\n/nothing\n"});
   ASSERT_EQ(chat.exit_code, 0) << chat.err;
   EXPECT_EQ(chat.out, text + "\n" + text + "\n");
-  EXPECT_NE(chat.err.find("there is no command /nothing; expected /reset or /system TEXT"),
+  EXPECT_NE(chat.err.find("there is no command /nothing; expected /reset or /system TEXT; "
+                          "Ctrl-D ends the chat\n"),
             std::string::npos)
       << chat.err;
 }

@@ -367,6 +367,14 @@ TEST(Completion, Bash_ParsesAndCompletes) {
   EXPECT_EQ(completed("cleave lesson ''", 2), "tp sp pp zero fsdp\n");
   EXPECT_EQ(completed("cleave completion ''", 2), "bash zsh fish\n");
   EXPECT_EQ(completed("cleave help tra", 2), "train\n");
+  std::ofstream(folder / "my text.txt") << "x";
+  std::ofstream(folder / "my*.txt") << "x";
+  EXPECT_EQ(run_program({"/bin/bash", "-c",
+                         "source " + script + "; cd " + folder.path().string() +
+                             "; COMP_WORDS=(cleave train --data my); COMP_CWORD=3; _cleave; "
+                             "printf '%s\\n' \"${COMPREPLY[@]}\" | LC_ALL=C sort"})
+                .out,
+            "my text.txt\nmy*.txt\n");
 }
 
 TEST(Completion, Fish_HasFlagsChoicesAndFiles) {

@@ -271,6 +271,9 @@ TEST_F(Usage, FlagsThatExcludeEachOther_AreRefused) {
   expect_refused(with({"--resume", "--no-resume"}), 2,
                  "--resume and --no-resume exclude each other; give one");
   expect_refused(with({"--eval-every", "5"}), 2, "--eval-every needs --eval-data");
+  expect_refused(with({"--steps", "0", "--eval-data", "@data.txt"}), 2,
+                 "--eval-data is evaluated after steps, and --steps is 0; omit it, and measure the "
+                 "model with cleave eval");
   expect_refused(
       with({"--async-save"}), 2,
       "--async-save needs --save-every: the last checkpoint is never saved asynchronously");

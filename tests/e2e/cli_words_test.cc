@@ -331,6 +331,18 @@ TEST_F(Word, MoreWordsThanOneModel_AreRefused) {
                  "unknown flag --model; did you mean cleave inspect PATH");
 }
 
+// As a page or an editor shows "--": EN DASH, EM DASH, MINUS SIGN.
+TEST_F(Word, FlagWithALongDash_IsNamedWithTwoHyphens) {
+  for (const std::string dash : {"\xE2\x80\x93", "\xE2\x80\x94", "\xE2\x88\x92"}) {
+    const std::string rest = "' begins with a long dash; did you mean --steps, with two hyphens";
+    expect_refused({"train", "--out", in("new"), dash + "steps", "3"}, "'" + dash + "steps" + rest);
+    expect_refused({"train", "--data", in("data.txt"), dash + "steps=3", "--out", in("new")},
+                   "'" + dash + "steps=3" + rest);
+    expect_refused({"train", "--out", in("new"), dash + "none", "more"},
+                   "unexpected word 'more'; did you mean --data 'more'");
+  }
+}
+
 TEST_F(Word, Help_ShowsThatTheFlagMayBeLeftOut) {
   for (const char* command : {"eval", "generate", "predict", "verify", "plan", "train"}) {
     EXPECT_THAT(run_cleave({command, "--help"}).out, HasSubstr("\n  [--model] ")) << command;

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -36,6 +37,19 @@ void train(const std::string& out, const Words& more = {}) {
   words.insert(words.end(), more.begin(), more.end());
   const RunResult ran = run_cleave(words);
   ASSERT_EQ(ran.exit_code, 0) << ran.err;
+}
+
+/// Expects that `inspect` counts in folders of ranks, with so many files, what it counts in
+/// `whole`.
+void expect_inspected_as(const std::string& whole,
+                         const std::vector<std::pair<std::string, size_t>>& folders) {
+  const json want = json::parse(run_cleave({"inspect", whole, "--json"}).out);
+  for (const auto& [folder, num_files] : folders) {
+    const json found = json::parse(run_cleave({"inspect", folder, "--json"}).out);
+    EXPECT_EQ(found["parameters"], want["parameters"]) << folder;
+    EXPECT_EQ(found["bytes"], want["bytes"]) << folder;
+    EXPECT_EQ(found["files"].size(), num_files) << folder;
+  }
 }
 
 TEST(ConvertProgram, RunThroughEveryFormat_IsEqualAndGeneratesTheSame) {
@@ -75,6 +89,7 @@ TEST(ConvertProgram, RunThroughEveryFormat_IsEqualAndGeneratesTheSame) {
                 " tensors compared, all equal\n");
   EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"bin", "json", "nxd", "oslo",
                                                                "quiet", "run", "safetensors"}));
+  expect_inspected_as(last, {{folder / "nxd", 4}, {folder / "oslo", 3}});
   std::string want;
   for (const std::string& model : {run, std::string(folder / "oslo")}) {
     const RunResult ran = run_cleave({"generate", "--model", model, "--prompt", "the Work", "--tp",
@@ -202,10 +217,14 @@ TEST(ConvertProgram, InvalidConversions_EndWithTheirCodeAndLeaveNothing) {
   EXPECT_TRUE(contains(full.err, "File too large; raise the file size limit")) << full.err;
   EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"run"}));
 
-  const std::string lock = folder / ".lock";
-  const RunResult second = in_shell("exec 9>" + lock + "; flock 9; printf 'pid 77 on here' >&9; ");
+  const auto locked = [&](const char* lock) {
+    return in_shell("exec 9>" + (folder / lock).string() +
+                    "; flock 9; printf 'pid 77 on here' >&9; ");
+  };
+  const RunResult second = locked(".out.lock");
   EXPECT_EQ(second.exit_code, 5) << second.err;
-  EXPECT_TRUE(contains(second.err, "is being written by pid 77 on here")) << second.err;
+  EXPECT_TRUE(contains(second.err, out + " is being written by pid 77 on here")) << second.err;
+  EXPECT_EQ(locked(".lock").exit_code, 0) << "of a run in the same folder";
 }
 
 TEST(DiffProgram, MissingPathAndMissingWord_AreErrors) {

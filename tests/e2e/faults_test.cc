@@ -1,8 +1,10 @@
 // Messages and exit codes of a training run after a fault: the program under `cleave launch`.
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -11,6 +13,7 @@
 #include "tests/support/level.h"
 #include "tests/support/paths.h"
 #include "tests/support/program.h"
+#include "tests/support/terminal_program.h"
 #include "tests/support/train_program.h"
 
 namespace cleave::test {
@@ -219,6 +222,57 @@ TEST(Faults, SigintToTheLauncher_SavesAndEndsWith130) {
   EXPECT_EQ(ran.err, "");
   EXPECT_TRUE(std::filesystem::exists(run + "/latest"));
   EXPECT_THAT(ran.out, HasSubstr("resume with: " + test::program() + " launch -n 2 -- "));
+}
+
+// Row R4: the lines that follow cannot be written any more.
+TEST(Faults, ClosedTerminal_SavesAndEndsWith129) {
+  const TempFolder folder;
+  for (const bool is_launched : {false, true}) {
+    const std::string run = folder / (is_launched ? "launched" : "alone");
+    Words words = train_tiny(run, {"--tp", "2", "--steps", "100000"});
+    if (is_launched) words = launched(words);
+    words.insert(words.begin(), {"/usr/bin/env", "TERM=xterm", test::program()});
+    TerminalProgram program(words);
+    const double start = monotonic_s();
+    while (num_lines(internal::text_of(run + "/metrics.jsonl")) < 3) {
+      ASSERT_LT(monotonic_s() - start, kProgramDeadlineS);
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    program.hang_up();
+    EXPECT_EQ(program.wait(), 129);
+    EXPECT_TRUE(std::filesystem::exists(run + "/latest"));
+  }
+}
+
+// Row R4. $line: the steps before the signal.
+TEST(Faults, HangupUnderNohup_DoesNotEndTheRun) {
+  const TempFolder folder;
+  for (const bool is_launched : {false, true}) {
+    const std::string run = folder / (is_launched ? "launched" : "alone");
+    Words words = train_tiny(run, {"--tp", "2", "--steps", "100000"});
+    if (is_launched) words = launched(words);
+    const RunResult ran = with_fault(words, run,
+                                     "steps 3; line=$(cat " + run +
+                                         "/metrics.jsonl | wc -l); kill -HUP $pid; "
+                                         "steps $((line + 100)); kill -TERM $pid",
+                                     "trap '' HUP");
+    EXPECT_EQ(ran.exit_code, 143) << ran.err;
+    EXPECT_GE(metrics_of(run).size(), 103U);
+  }
+}
+
+// Row R4: Ctrl-C ends the `tee` of `cleave train | tee log`, too.
+TEST(Faults, SignalThatAlsoEndsTheReader_SavesAndEndsWith130) {
+  const TempFolder folder;
+  for (const bool is_launched : {false, true}) {
+    const std::string run = folder / (is_launched ? "launched" : "alone");
+    Words words = train_tiny(run, {"--tp", "2", "--steps", "100000"});
+    if (is_launched) words = launched(words);
+    const RunResult ran = with_fault(words, run, "steps 3; kill -INT $pid; kill -9 $reader",
+                                     "exec > >(exec cat >/dev/null); reader=$!");
+    EXPECT_EQ(ran.exit_code, 130) << ran.err;
+    EXPECT_TRUE(std::filesystem::exists(run + "/latest"));
+  }
 }
 
 // Row R4: `timeout` sends its signal to the program and then to its process group.

@@ -83,17 +83,32 @@ TEST_P(LessonProgram, Answers_AreThoseOfTheClosedForms) {
 INSTANTIATE_TEST_SUITE_P(Lessons, LessonProgram, testing::Range<size_t>(0, 5),
                          [](const auto& each) { return std::string(cases()[each.param].name); });
 
-// The first run writes metrics.jsonl before its first step.
-TEST(LessonSignal, StoppedLesson_LeavesNothing) {
+TEST(LessonText, Formulas_FollowTheMeaningOfTheirLetters) {
   const TempFolder folder;
-  const std::string out = folder / "lesson";
-  const std::string script = "\"$0\" lesson tp --out " + out + " & pid=$!; until [ -e " + out +
-                             "/before/metrics.jsonl ]; do sleep 0.01; done; kill -TERM $pid; "
-                             "wait $pid";
-  const RunResult ran = run_program({"/bin/bash", "-c", script, test::program()});
-  EXPECT_EQ(ran.exit_code, 143);
-  EXPECT_EQ(ran.err, "");
-  EXPECT_FALSE(std::filesystem::exists(out));
+  const RunResult ran = run_cleave({"lesson", "zero", "--out", folder / "lesson"});
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  const std::string letters =
+      "letters   b = 8 sequences of s = 128 tokens, width h = 128, L = 8 blocks, n = 4 ranks, "
+      "psi = " +
+      std::to_string(static_cast<int64_t>(kPsi)) + " weights\n";
+  const size_t at = ran.out.find(letters);
+  ASSERT_NE(at, std::string::npos) << ran.out;
+  EXPECT_LT(at, ran.out.find("formula   "));
+}
+
+// The folder is there before libtorch is loaded, and the first run writes metrics.jsonl before its
+// first step.
+TEST(LessonSignal, StoppedLesson_LeavesNothing) {
+  for (const std::string file : {"", "/before/metrics.jsonl"}) {
+    const TempFolder folder;
+    const std::string out = folder / "lesson";
+    const std::string script = "\"$0\" lesson tp --out " + out + " & pid=$!; until [ -e " + out +
+                               file + " ]; do sleep 0.01; done; kill -TERM $pid; wait $pid";
+    const RunResult ran = run_program({"/bin/bash", "-c", script, test::program()});
+    EXPECT_EQ(ran.exit_code, 143);
+    EXPECT_EQ(ran.err, "");
+    EXPECT_FALSE(std::filesystem::exists(out)) << file;
+  }
 }
 
 TEST(LessonName, Unknown_IsRefused) {

@@ -4,7 +4,7 @@
 #include "tests/support/program.h"
 
 // A user's program that throws ends like cleave: one line with rank and cause, and the exit code of
-// the failure (docs/installing.md).
+// the failure (docs/library.md).
 namespace cleave {
 namespace {
 

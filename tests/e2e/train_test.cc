@@ -207,6 +207,22 @@ TEST(TrainProgram, NamesThatAreNotUtf8_AreTrainedAndPrintedAsJson) {
 }
 
 // The text is tokenized into the run folder before its length is known.
+TEST(TrainProgram, DataWithoutLabels_FailsAndLeavesAFolderInWhichOtherDataTrains) {
+  const TempFolder folder;
+  std::ofstream(folder / "tiny.json") << kTinyLlama;
+  const auto run = [&](const char* labels) {
+    std::ofstream(folder / "rows.jsonl") << R"({"input_ids": [1, 2], "labels": )" << labels << "}";
+    return run_cleave({"train", "--model", folder / "tiny.json", "--data", folder / "rows.jsonl",
+                       "--steps", "2", "--batch-size", "1", "--seq-len", "32", "--out",
+                       folder / "run"});
+  };
+  const RunResult failed = run("[-100, -100]");
+  EXPECT_EQ(failed.exit_code, 4) << failed.err;
+  EXPECT_FALSE(std::filesystem::exists(folder / "run/latest"));
+  const RunResult ran = run("[1, 2]");
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+}
+
 TEST(TrainProgram, StartThatFails_LeavesNothing) {
   const TempFolder folder;
   std::ofstream(folder / "short.txt") << "too short";
@@ -237,17 +253,11 @@ TEST(TrainProgram, StartThatFails_LeavesNothing) {
   const RunResult from_script = run_cleave(with_out(script, folder / "new/run"));
   EXPECT_EQ(from_script.exit_code, 2) << from_script.err;
   EXPECT_FALSE(std::filesystem::exists(folder / "new"));
-  // In the second file, and in step 1, when the folder is locked and the metrics are begun.
+  // In the second file, when the tokens of the first are there.
   EXPECT_EQ(
       run_cleave(train(folder / "new/run", {"--model", model, "--steps", "2", "--eval-data", data}))
           .exit_code,
       2);
-  EXPECT_FALSE(std::filesystem::exists(folder / "new"));
-  std::ofstream(folder / "rows.jsonl") << R"({"input_ids": [1, 2], "labels": [-100, -100]})";
-  const RunResult no_labels =
-      run_cleave({"train", "--model", model, "--data", folder / "rows.jsonl", "--steps", "2",
-                  "--batch-size", "1", "--seq-len", "32", "--out", folder / "new/run"});
-  EXPECT_EQ(no_labels.exit_code, 4) << no_labels.err;
   EXPECT_FALSE(std::filesystem::exists(folder / "new"));
   // What was there before stays.
   std::filesystem::create_directories(folder / "own/tokens");
@@ -317,8 +327,10 @@ TEST(TrainProgram, AsyncSaves_AreThoseOfSynchronousSaves) {
   words.emplace_back("--async-save");
   const RunResult ran = run_cleave(train(async, words));
   ASSERT_EQ(ran.exit_code, 0) << ran.err;
-  for (const std::string step : {"step_00000002", "step_00000004", "step_00000005"}) {
-    const RunResult same = run_cleave({"diff", sync + "/" + step, async + "/" + step});
+  for (const char* step : {"step_00000002", "step_00000004", "step_00000005"}) {
+    const std::string one = std::filesystem::path(sync) / step;
+    const std::string other = std::filesystem::path(async) / step;
+    const RunResult same = run_cleave({"diff", one, other});
     EXPECT_EQ(same.exit_code, 0) << step << ": " << same.out << same.err;
   }
 }

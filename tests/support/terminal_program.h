@@ -6,6 +6,7 @@
 #include <string>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -24,6 +25,7 @@ class TerminalProgram {
     arguments.push_back(nullptr);
     pid_ = forkpty(&terminal_, nullptr, nullptr, nullptr);
     if (pid_ == 0) {
+      std::signal(SIGHUP, SIG_DFL);  // the tests may run under nohup
       execv(arguments[0], arguments.data());
       _exit(127);
     }
@@ -34,7 +36,7 @@ class TerminalProgram {
       kill(pid_, SIGKILL);
       waitpid(pid_, nullptr, 0);
     }
-    close(terminal_);
+    if (terminal_ >= 0) close(terminal_);
   }
   TerminalProgram(const TerminalProgram&) = delete;
   TerminalProgram& operator=(const TerminalProgram&) = delete;
@@ -43,6 +45,9 @@ class TerminalProgram {
   void type(const std::string& text) const {
     EXPECT_EQ(write(terminal_, text.data(), text.size()), static_cast<ssize_t>(text.size()));
   }
+
+  /// Closes the terminal, as when its window or ssh session ends: the program gets SIGHUP.
+  void hang_up() { close(std::exchange(terminal_, -1)); }
 
   /// What the terminal shows from the last call up to `end`; less if the program ends, or shows
   /// nothing for kProgramDeadlineS, first.

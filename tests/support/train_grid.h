@@ -28,7 +28,9 @@ struct Point {
   int tp = 1, sp = 0, pp = 1, virtual_stages = 1, dp = 1, sharding = 0;
   ScheduleKind schedule = ScheduleKind::k1F1B;  // if there is one stage per rank
   RecomputeKind recompute = RecomputeKind::kNone;
-  int ep = 1;  // not one of the grid's dimensions
+  // Not of the grid's dimensions.
+  int ep = 1;
+  HeadLossOptions head_loss{};
 
   [[nodiscard]] std::vector<int> values() const {
     return {tp, sp, pp, virtual_stages, dp, sharding};
@@ -45,7 +47,8 @@ struct Point {
             .sequence_parallel = sp == 1,
             .sharding = static_cast<DataSharding>(sharding),
             .recompute = recompute,
-            .compute_type = compute_type};
+            .compute_type = compute_type,
+            .head_loss = head_loss};
   }
 };
 

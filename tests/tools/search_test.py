@@ -289,7 +289,9 @@ class OneRank(Folder):
         work.inputs.data = {"form": form}
         return work
 
-    def checkpoint(self, step, weight, average):
+    def checkpoint(self, step, weight, average, grad_norm=1.0):
+        with open(os.path.join(self.folder, "metrics.jsonl"), "a", encoding="ascii") as file:
+            print(json.dumps({"step": step, "grad_norm": grad_norm}), file=file)
         folder = pathlib.Path(self.folder, f"step_{step:08d}")
         folder.mkdir()
         for name, tensors in (("model", {"w": weight}), ("optimizer", {"ema.w": average})):
@@ -304,6 +306,15 @@ class OneRank(Folder):
         with self.assertRaises(program.Failure) as raised:
             one_rank.check_averages(self.work_of({"ema": 0.75}), self.folder)
         self.assertIn("step 3", raised.exception.text)
+
+    def test_step_without_labels_keeps_the_average(self):
+        self.checkpoint(1, [1.0], [1.0])
+        self.checkpoint(2, [3.0], [1.5])
+        self.checkpoint(3, [3.0], [1.5], grad_norm=None)  # with labels it would be 1.875
+        one_rank.check_averages(self.work_of({"ema": 0.75}), self.folder)
+        self.checkpoint(4, [3.0], [1.5])
+        with self.assertRaises(program.Failure):
+            one_rank.check_averages(self.work_of({"ema": 0.75}), self.folder)
 
     def test_average_that_is_nan_is_found(self):
         self.checkpoint(1, [1.0, 2.0], [1.0, math.nan])

@@ -19,7 +19,8 @@ Value attribute_at(Interpreter& run, Value value, const Value& path) {
   return value;
 }
 
-/// The arguments of a filter that passes some on to another one, which may do the same.
+/// A copy of a filter's arguments, which it passes on to another filter. The copy counts toward the
+/// memory limit, because filters may be nested.
 Arguments charged_copy(const FilterCall& call) {
   const Arguments& from = call.arguments;
   call.run.budget().bytes((from.values.size() + from.named.size()) * sizeof(Value));

@@ -46,8 +46,8 @@ class DeviceGroup {
   /// another thread.
   [[nodiscard]] virtual std::string failure() { return ""; }
 
-  /// Whether the device can record the calls with its other work, and start them again, on all
-  /// members equally often, without the calls (kernels/recorded_work.h).
+  /// Whether the device can record collectives with its other work, and later repeat all of it in
+  /// one start (kernels/recorded_work.h). All members must then repeat it equally often.
   [[nodiscard]] virtual bool can_record() const { return false; }
 
   /// out[i] = sum or max over ranks of in[i], i < count. `in` may be `out`, here and below.

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,21 @@ struct RankInfo {
   int32_t rank = 0, world_size = 0;
   int32_t pid = 0;
   int32_t job_rank = 0;  ///< among the ranks of all hosts
+  /// Not 0: this rank expects others on other hosts, and has found rank 0, which does not, here.
+  int32_t local_world_size = 0;
+  int32_t unused = 0;
 };
+
+/// A rank's host, as its launcher and the system describe it.
+struct HostPlace {
+  uint64_t host = 0;  ///< the same for all ranks of a host
+  int32_t local_world_size = 0;
+  int32_t unused = 0;
+};
+
+/// What is wrong with the ranks' LOCAL_WORLD_SIZEs, if those of one host would wait for ranks that
+/// do not come; "" if nothing. `places`: by rank.
+std::string conflict_of_hosts(std::span<const HostPlace> places);
 
 /// "1, 3", or of more than 16 ranks "1, 2, 3, 4, 5, 6, 7, 8, ... (230 in total)".
 std::string ranks_text(const std::vector<int>& ranks);
@@ -24,7 +39,8 @@ class Membership {
   explicit Membership(int world_size);
 
   /// Registers a rank. Returns "", or why it cannot join: another world size or version, a rank
-  /// that is taken or out of range. `where` follows its pid in messages, e.g. " at 10.0.0.2".
+  /// that is taken or out of range, or one that does not expect all ranks on its host. `where`
+  /// follows its pid in messages, e.g. " at 10.0.0.2".
   std::string add(const RankInfo& info, const std::string& where = "");
 
   [[nodiscard]] bool is_complete() const { return num_registered_ == names_.size(); }

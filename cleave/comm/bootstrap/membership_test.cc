@@ -29,6 +29,33 @@ TEST(Membership, ConflictingRanks_AreRejectedWithTheReason) {
   EXPECT_TRUE(membership.is_complete());
 }
 
+TEST(Membership, RankThatExpectsOtherHosts_IsRejectedByARankZeroThatDoesNot) {
+  Membership membership(4);
+  EXPECT_THAT(membership.add({kJobMagic, 1, 4, 78, 1, 2}),
+              HasSubstr("LOCAL_WORLD_SIZE (or its like) is 4 on rank 0, as WORLD_SIZE is, and 2 on "
+                        "rank 1 (pid 78) of the same host"));
+}
+
+// The last two: hosts of one name, and two launchers on one host.
+TEST(ConflictOfHosts, RanksThatAreAsManyAsTheyExpect_HaveNone) {
+  using Places = std::vector<HostPlace>;
+  for (const Places& places :
+       {Places{{1, 2}, {2, 1}, {1, 2}}, Places{{1, 3}, {1, 2}, {1, 3}, {1, 2}, {1, 3}},
+        Places{{1, 2}, {1, 2}, {1, 2}, {1, 2}}}) {
+    EXPECT_EQ(conflict_of_hosts(places), "");
+  }
+}
+
+TEST(ConflictOfHosts, RanksThatWouldWaitForOthers_AreNamedWithTheVariable) {
+  EXPECT_EQ(conflict_of_hosts(std::vector<HostPlace>{{7, 2}, {7, 1}, {8, 1}}),
+            "LOCAL_WORLD_SIZE (or its like) is 2 on rank 0, and 1 on rank 1 of the same host; give "
+            "each rank the number of ranks on its host");
+  EXPECT_EQ(conflict_of_hosts(std::vector<HostPlace>{{7, 1}, {8, 2}, {9, 1}}),
+            "LOCAL_WORLD_SIZE (or its like) is 2 on rank 1, and only 1 of the ranks are on its "
+            "host; give each rank the number of ranks on its host");
+  EXPECT_NE(conflict_of_hosts(std::vector<HostPlace>{{7, 1}, {8, 0}}), "");  // from a hostile rank
+}
+
 TEST(Membership, ManyMissingRanks_AreCounted) {
   Membership membership(4096);
   for (int rank = 1; rank < 4096; ++rank) {

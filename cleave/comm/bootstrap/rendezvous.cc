@@ -9,13 +9,13 @@
 #include <poll.h>
 #include <string_view>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <thread>
 #include <unistd.h>
 #include <vector>
 
 #include "cleave/comm/bootstrap/membership.h"
 #include "cleave/comm/bootstrap/rendezvous_dir.h"
+#include "cleave/comm/bootstrap/rendezvous_protocol.h"
 #include "cleave/comm/hosts/host_network.h"
 #include "cleave/comm/shm/shm_world.h"
 
@@ -213,7 +213,11 @@ class Server {
   }
 
   [[noreturn]] void fail_at_timeout() {
-    fail_all(Code::kTimeout, str("timeout of ", timeout_s_, " s: ", membership_.missing()));
+    const bool is_whole_job = ranks_.count == ranks_.job_size;
+    fail_all(
+        Code::kTimeout,
+        str("timeout of ", timeout_s_, " s: ", membership_.missing(),
+            is_whole_job ? " on this host, or set LOCAL_WORLD_SIZE to their number here" : ""));
   }
 
   HostRanks ranks_;
@@ -233,9 +237,11 @@ std::shared_ptr<SharedSegment> join(const HostRanks& ranks, RendezvousDir& dir, 
                                            std::chrono::duration<double>(timeout_s));
   Descriptor socket = dir.try_connect();
   while (!socket.is_open()) {
-    CLEAVE_CHECK(Clock::now() < deadline, Code::kTimeout, "timeout of ", timeout_s, " s: rank ",
-                 ranks.rank, " waits for rank 0 at ", dir.folder(),
-                 "; start all ranks with the same MASTER_ADDR and MASTER_PORT");
+    CLEAVE_CHECK(
+        Clock::now() < deadline, Code::kTimeout, "timeout of ", timeout_s, " s: rank ", ranks.rank,
+        " waits for rank 0 at ", dir.folder(),
+        "; start all ranks with the same MASTER_ADDR and MASTER_PORT, and those of a host ",
+        "with the same LOCAL_WORLD_SIZE");
     std::this_thread::sleep_for(kRetry);
     socket = dir.try_connect();
   }
@@ -265,16 +271,6 @@ std::shared_ptr<SharedSegment> rendezvous(const HostRanks& ranks, const Environm
   return join(ranks, dir, timeout_s);
 }
 
-/// Differs between hosts whose ranks see the same files: network namespaces of one machine, or a
-/// runtime folder on a shared disk.
-std::string host_id() {
-  char name[256] = {};
-  gethostname(name, sizeof(name) - 1);
-  struct stat network {};
-  stat("/proc/self/ns/net", &network);
-  return str(name, ":", network.st_ino);
-}
-
 }  // namespace
 
 std::shared_ptr<SharedSegment> rendezvous_ranks(const Environment& environment, double timeout_s) {
@@ -289,7 +285,7 @@ std::shared_ptr<SharedSegment> rendezvous_on_host(const Environment& environment
                                                   double timeout_s) {
   if (environment.local_world_size == 1) return nullptr;
   Environment of_host = environment;
-  of_host.job_id = str(environment.job_id, "@", host_id(), ":", environment.host);
+  of_host.job_id = str(environment.job_id, "@", host_id(environment));
   try {
     return rendezvous({.rank = environment.local_rank,
                        .count = environment.local_world_size,
@@ -301,6 +297,16 @@ std::shared_ptr<SharedSegment> rendezvous_on_host(const Environment& environment
                 str("among the ", environment.local_world_size,
                     " ranks of this host, numbered by LOCAL_RANK (or its like): ", error.what()));
   }
+}
+
+void refuse_rank_zero_of_one_host(const Environment& environment) {
+  const Descriptor socket = RendezvousDir(environment).try_connect();
+  if (!socket.is_open()) return;
+  const RankInfo info{kJobMagic, environment.rank, environment.world_size,
+                      getpid(),  environment.rank, environment.local_world_size};
+  send(socket.get(), &info, sizeof(info), MSG_NOSIGNAL);
+  const auto reply = receive_reply(socket.get());
+  if (reply) throw Error(static_cast<Code>(reply->first.code), reply->first.text);
 }
 
 namespace {

@@ -19,9 +19,9 @@ namespace cleave::inline comm {
 /// options.transport chooses MPI (host_network()), it starts first, large collectives use it, and
 /// MASTER_ADDR and MASTER_PORT are not needed.
 ///
-/// Throws Error(kShape) on all ranks if they disagree on the world size, two have the same rank or
-/// they run different versions, Error(kTimeout) naming the ranks that did not join, Error(kIo) if
-/// the rendezvous folder is not safe to use.
+/// Throws Error(kShape) on all ranks if they disagree on the world size or on how many are on a
+/// host, two have the same rank or they run different versions, Error(kTimeout) naming the ranks
+/// that did not join, Error(kIo) if the rendezvous folder is not safe to use.
 std::unique_ptr<World> connect(const Environment& environment, const RankOptions& options);
 
 /// The rendezvous of connect() without the rest, for ranks of one host: returns the segment that
@@ -31,6 +31,11 @@ std::shared_ptr<SharedSegment> rendezvous_ranks(const Environment& environment, 
 /// The segment that the ranks of this host share in a job on several hosts; nullptr if this rank is
 /// alone on its host. Its slots have the pids of this host's ranks. Throws as connect() does.
 std::shared_ptr<SharedSegment> rendezvous_on_host(const Environment& environment, double timeout_s);
+
+/// Call it on a rank of a job on several hosts that does not reach rank 0. If rank 0 waits on this
+/// host for all ranks, because its LOCAL_WORLD_SIZE is WORLD_SIZE, reports the difference to all
+/// ranks that have joined it, and throws Error(kShape).
+void refuse_rank_zero_of_one_host(const Environment& environment);
 
 /// Connects the ranks of several hosts. Returns a TCP connection to each other rank, indexed by
 /// rank (this rank's own entry is not open). Afterwards this job listens on no port.

@@ -1,8 +1,17 @@
 #include "cleave/comm/bootstrap/rendezvous_client.h"
 
+#include <algorithm>
+#include <chrono>
 #include <unistd.h>
 
+#include "cleave/comm/bootstrap/rendezvous.h"
+
 namespace cleave::inline comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+}  // namespace
 
 RendezvousClient::RendezvousClient(const Environment& environment, const HostAddress& address,
                                    double timeout_s)
@@ -13,8 +22,12 @@ RendezvousClient::RendezvousClient(const Environment& environment, const HostAdd
       outcome_deadline_(deadline_in(timeout_s + kOutcomeGraceS)) {}
 
 void RendezvousClient::connect() {
+  constexpr std::chrono::seconds kSlice{1};
   std::string problem;
-  socket_ = connect_until(address_, deadline_, problem);
+  while (!socket_.is_open() && Clock::now() < deadline_) {
+    socket_ = connect_until(address_, std::min(deadline_, Clock::now() + kSlice), problem);
+    if (!socket_.is_open()) refuse_rank_zero_of_one_host(environment_);
+  }
   CLEAVE_CHECK(socket_.is_open(), Code::kTimeout, "timeout of ", timeout_s_, " s: rank ",
                environment_.rank, " waits for rank 0 at ", address_.text(), " (", problem,
                "); start all ranks with the same MASTER_ADDR and MASTER_PORT");
@@ -27,6 +40,7 @@ void RendezvousClient::join(const Endpoint& own) const {
                   environment_.rank};
   request.job = job_hash(environment_);
   request.endpoint = own;
+  request.place = place_of(environment_);
   send_all(socket_.get(), bytes_of(auth), deadline_);
   send_all(socket_.get(), bytes_of(request), deadline_);
 }

@@ -13,7 +13,7 @@ class RendezvousClient {
   /// `environment` must outlive it; `address`: rank 0's.
   RendezvousClient(const Environment& environment, const HostAddress& address, double timeout_s);
 
-  /// Connects to rank 0. Throws Error(kTimeout).
+  /// Connects to rank 0. Throws Error(kTimeout), and as refuse_rank_zero_of_one_host() does.
   void connect();
   /// Sends the token and the join request. `own`: where this rank accepts connections.
   void join(const Endpoint& own) const;

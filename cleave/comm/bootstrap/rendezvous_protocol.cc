@@ -38,6 +38,20 @@ uint64_t job_hash(const Environment& environment) {
   return XXH3_64bits(environment.job_id.data(), environment.job_id.size());
 }
 
+std::string host_id(const Environment& environment) {
+  char name[256] = {};
+  gethostname(name, sizeof(name) - 1);
+  struct stat network {};
+  stat("/proc/self/ns/net", &network);
+  return str(name, ":", network.st_ino, ":", environment.host);
+}
+
+HostPlace place_of(const Environment& environment) {
+  const std::string id = host_id(environment);
+  return {.host = XXH3_64bits(id.data(), id.size()),
+          .local_world_size = environment.local_world_size};
+}
+
 Status error_status(Code code, std::string_view text) {
   Status status{};
   status.magic = kJobMagic;

@@ -60,7 +60,14 @@ struct JoinRequest {
   RankInfo info;
   uint64_t job = 0;  ///< job_hash()
   Endpoint endpoint;
+  HostPlace place{};
 };
+
+/// Differs between hosts whose ranks see the same files: network namespaces of one machine, or a
+/// runtime folder on a shared disk.
+std::string host_id(const Environment& environment);
+/// A rank's host.
+HostPlace place_of(const Environment& environment);
 
 /// A hash of the launcher's job id.
 uint64_t job_hash(const Environment& environment);

@@ -42,7 +42,8 @@ class RendezvousServer {
         deadline_(deadline_in(timeout_s)),
         membership_(environment.world_size),
         members_(world_size_),
-        endpoints_(world_size_) {
+        endpoints_(world_size_),
+        places_(world_size_, place_of(environment)) {
     reserve_descriptors(static_cast<int64_t>(world_size_ + kNumSpare),
                         str("rank 0 of a job of ", world_size_, " ranks on several hosts"));
     CLEAVE_CHECK(epoll_.is_open() && control(EPOLL_CTL_ADD, listener_.get(), EPOLLIN), Code::kIo,
@@ -54,6 +55,8 @@ class RendezvousServer {
       if (Clock::now() >= deadline_) fail_at_timeout();
       serve(deadline_);
     }
+    const std::string conflict = conflict_of_hosts(places_);
+    if (!conflict.empty()) fail_all(Code::kShape, conflict);
     drop_pending();
     send_tables();
     await_reports();
@@ -206,6 +209,7 @@ class RendezvousServer {
     const auto rank = static_cast<size_t>(peer.rank);
     members_[rank] = &peer;
     endpoints_[rank] = request.endpoint;
+    places_[rank] = request.place;
   }
 
   void reject(Peer& peer, const Status& status) {
@@ -317,6 +321,7 @@ class RendezvousServer {
   std::list<int> pending_;               // of those that have not joined, oldest first
   std::vector<Peer*> members_;           // by rank; rank 0's is nullptr
   std::vector<Endpoint> endpoints_;      // by rank
+  std::vector<HostPlace> places_;        // by rank
   Status ok_ = ok_status(), failure_{};
   std::array<std::byte, 1024> discarded_{};
   size_t num_reported_ = 0;

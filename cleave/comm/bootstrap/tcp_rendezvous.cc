@@ -17,9 +17,9 @@
 //    JoinRequest. This connection stays open: it becomes the one between the two ranks.
 // 2. Rank 0 drops peers with a wrong token and checks the JoinRequests. It reports a conflict to
 //    all ranks that have joined.
-// 3. When all ranks have joined, rank 0 sends each a random key and the endpoints of the ranks
-//    below it. Each rank connects to these, sends the key and its rank, and accepts connections
-//    from the ranks above it.
+// 3. When all ranks have joined, and those of each host are as many as they expect, rank 0 sends
+//    each a random key and the endpoints of the ranks below it. Each rank connects to these, sends
+//    the key and its rank, and accepts connections from the ranks above it.
 // 4. Each rank reports to rank 0 that it has all its connections, or why not. Rank 0 sends the
 //    outcome to all, so no rank starts work after another one has given up.
 

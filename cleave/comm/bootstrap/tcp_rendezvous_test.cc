@@ -374,7 +374,8 @@ Descriptor join(const Job& job, int rank, const Endpoint& endpoint = {0, 1, {}})
   send(zero, AuthRequest{kJobMagic, {}});
   send(zero, JoinRequest{{kJobMagic, rank, static_cast<int32_t>(job.ranks.size()), getpid(), rank},
                          XXH3_64bits(id.data(), id.size()),
-                         endpoint});
+                         endpoint,
+                         place_of(job.ranks[static_cast<size_t>(rank)])});
   return zero;
 }
 
@@ -519,6 +520,24 @@ TEST(TcpRendezvous, DuplicateRanks_AreReportedOnAllRanks) {
     EXPECT_EQ(job.wait(), std::vector<int>(3, 3)) << duplicate;
     for (size_t i = 0; i < 3; ++i) {
       EXPECT_THAT(job.errors(i), HasSubstr(str("rank ", duplicate, " is claimed by pid ")));
+    }
+  }
+}
+
+// Without the comparison they would wait for each other until the timeout.
+TEST(TcpRendezvous, DifferentLocalWorldSizes_AreReportedOnAllRanksBeforeTheTimeout) {
+  for (const int world_size : {2, 3}) {  // 2: rank 0 expects all on its host
+    test::StartedJob job;
+    const auto begin = Clock::now();
+    for (int rank = 0; rank < world_size; ++rank) {
+      auto variables = one_rank_host(22004 + world_size);
+      if (rank == 0) variables.emplace_back("LOCAL_WORLD_SIZE=2");
+      job.start(rank, world_size, variables);
+    }
+    EXPECT_EQ(job.wait(), std::vector<int>(static_cast<size_t>(world_size), 3));
+    EXPECT_LT(milliseconds_since(begin), 5000);
+    for (size_t rank = 0; rank < static_cast<size_t>(world_size); ++rank) {
+      EXPECT_THAT(job.errors(rank), HasSubstr("LOCAL_WORLD_SIZE (or its like) is 2 on rank 0, "));
     }
   }
 }

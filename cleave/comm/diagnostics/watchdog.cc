@@ -128,8 +128,8 @@ Watchdog::~Watchdog() {
   endpoint_.slot().wait_epoch.fetch_add(1, std::memory_order_acq_rel);
 }
 
-/// Time in which this rank was suspended or starved does not count toward the timeout. A suspension
-/// in the middle of a check is found by the next one, so that all of a check uses last_check_.
+/// Time in which this rank was suspended or starved does not count toward the timeout. All of a
+/// check uses the same time, last_check_: the next check sees a suspension in the middle of it.
 void Watchdog::exclude_frozen_time() {
   const auto now = Clock::now();
   const auto gap = now - std::exchange(last_check_, now);

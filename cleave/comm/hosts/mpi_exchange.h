@@ -14,8 +14,8 @@ namespace cleave::inline comm {
 /// forever for a rank that has died.
 class MpiExchange : public HostExchange {
  public:
-  /// `ranks`: of the lane's members in the job, which are those of MPI, by host. No other lane with
-  /// two of these ranks has this tag. `sums_at`: their lane in MPI; none: MPI does not add.
+  /// `ranks`: the lane's members by host, as ranks of the job, which MPI numbers in the same way.
+  /// No other lane with two of them has this `tag`. `sums_at`: their lane in MPI, where MPI adds.
   MpiExchange(std::shared_ptr<RankEndpoint> job, Mpi& mpi, std::vector<int> ranks, int host,
               int tag, std::optional<int> sums_at = {});
 

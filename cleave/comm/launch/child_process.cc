@@ -82,9 +82,12 @@ std::optional<int> await_exec(int pipe, double limit_s) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != start.parent) _exit(128 + SIGKILL);  // the parent died before prctl
+  struct sigaction hangup {};
+  sigaction(SIGHUP, nullptr, &hangup);
   struct sigaction standard {};
   standard.sa_handler = SIG_DFL;
   for (int signal = 1; signal < 32; ++signal) sigaction(signal, &standard, nullptr);
+  if (hangup.sa_handler == SIG_IGN) sigaction(SIGHUP, &hangup, nullptr);  // nohup
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);

@@ -17,7 +17,7 @@ struct ChildOptions {
 };
 
 /// A direct child of this process. It gets SIGKILL when the thread that started it ends, and has
-/// its own process group and default signal handlers.
+/// its own process group and default signal handlers; a SIGHUP that is ignored stays so.
 class ChildProcess {
  public:
   /// Starts the program. Throws Error(kUsage) if it cannot be executed, Error(kMemory) if no

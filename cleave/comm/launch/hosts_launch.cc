@@ -140,7 +140,7 @@ class Attempt {
   void handle(int signal) {
     const auto now = Clock::now();
     if (stop_signal_ != 0) {
-      if (now - stopped_at_ > kSameSignal) close_at_ = now;
+      if (now - stopped_at_ > kSameSignal && signal != SIGHUP) close_at_ = now;
       return;
     }
     stop_signal_ = signal;

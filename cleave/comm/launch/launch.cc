@@ -231,7 +231,8 @@ class Launcher {
   void handle(int signal) {
     const auto now = Clock::now();
     if (stop_signal_ != 0) {
-      if (now - stopped_at_ > kSameSignal) kill_at_ = now;
+      // A terminal that closes sends several SIGHUPs.
+      if (now - stopped_at_ > kSameSignal && signal != SIGHUP) kill_at_ = now;
       return;
     }
     stop_signal_ = signal;

@@ -11,7 +11,7 @@ namespace cleave::inline comm {
 struct LaunchOptions {
   int num_ranks = 1;                     ///< 1 to kMaxRanks (512)
   std::vector<std::string> command;      ///< program and arguments, the same for every rank
-  double grace_s = 20;                   ///< from a forwarded SIGTERM or SIGINT to SIGKILL
+  double grace_s = 20;                   ///< from a forwarded signal to SIGKILL
   double stopped_limit_s = 30;           ///< for a rank that is stopped while others have ended
   int max_restarts = 0;                  ///< how often launch() restarts all ranks
   std::vector<std::string> environment;  ///< NAME=value; override the launcher's own
@@ -30,10 +30,10 @@ struct LaunchOutcome {
 ///
 /// Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and
 /// CLEAVE_JOB_FD, the descriptor of the shared segment that connect() attaches. After a failure the
-/// other ranks have 200 ms to end. SIGTERM, SIGINT and SIGHUP are forwarded; a second one kills the
-/// ranks immediately. A rank that is stopped (SIGSTOP) while others have ended is killed after
-/// `stopped_limit_s`; while others still run, their watchdogs detect it. The ranks are killed when
-/// the calling thread ends, so it must wait here.
+/// other ranks have 200 ms to end. SIGTERM, SIGINT and SIGHUP are forwarded; a second signal other
+/// than SIGHUP kills the ranks immediately. A rank that is stopped (SIGSTOP) while others have
+/// ended is killed after `stopped_limit_s`; while others still run, their watchdogs detect it. The
+/// ranks are killed when the calling thread ends, so it must wait here.
 ///
 /// With a `share` the ranks are part of a job on several hosts. They get no CLEAVE_JOB_FD, and
 /// print their failures themselves; stdin is read as HostShare says.

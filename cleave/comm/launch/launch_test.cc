@@ -56,7 +56,9 @@ void hang_on_request() {
 int sum_until_signal(World& world) {
   struct sigaction action {};
   action.sa_handler = note_signal;
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2}) sigaction(signal, &action, nullptr);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2}) {
+    sigaction(signal, &action, nullptr);
+  }
   std::vector<int> ranks;
   for (int rank = 0; rank < world.size(); ++rank) ranks.push_back(rank);
   const auto group = world.group(ranks, "tp");
@@ -217,8 +219,9 @@ TEST(Launch, LauncherKilled_TakesItsRanksWithIt) {
   }
 }
 
-TEST(Launch, SigtermAndSigint_LetRanksFinishAndKeepTheirCode) {
-  for (const int signal : {SIGTERM, SIGINT}) {
+TEST(Launch, RequestToStop_LetsRanksFinishAndKeepTheirCode) {
+  std::signal(SIGHUP, SIG_DFL);  // the tests may run under nohup
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
     RunningLaunch running("loop", 2);
     running.launcher().send(signal);
     EXPECT_EQ(running.wait(), 128 + signal);
@@ -237,6 +240,31 @@ TEST(Launch, SecondSignal_KillsImmediately) {
   EXPECT_EQ(running.wait(), 130);
   EXPECT_LT(milliseconds_since(begin), test::limit_ms(200));
   EXPECT_FALSE(running.any_rank_alive());
+}
+
+// A shell that ends sends its own SIGHUP, and so does the terminal.
+TEST(Launch, SecondHangup_LeavesTheRanksTheirGrace) {
+  RunningLaunch running("stubborn", 2);
+  const auto begin = Clock::now();
+  running.launcher().send(SIGTERM);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  running.launcher().send(SIGHUP);
+  EXPECT_EQ(running.wait(), 143);
+  EXPECT_GT(milliseconds_since(begin), 900);
+}
+
+// Oracle: POSIX's nohup, under which SIGHUP does not end a program.
+TEST(Launch, HangupThatIsIgnored_ReachesNoRankAndStaysIgnoredInThem) {
+  const TestFolder folder;
+  const auto before = std::signal(SIGHUP, SIG_IGN);
+  const LaunchOutcome outcome =
+      launch_ranks({.num_ranks = 2,
+                    .command = {"sh", "-c", "kill -HUP $PPID $$; echo alive > " + folder / "$RANK"},
+                    .environment = {}});
+  std::signal(SIGHUP, before);
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(read_file(folder / "0"), "alive\n");
+  EXPECT_EQ(read_file(folder / "1"), "alive\n");
 }
 
 TEST(Launch, RanksThatIgnoreTheSignal_AreKilledAfterTheGrace) {

@@ -5,13 +5,17 @@
 
 namespace cleave::inline comm {
 
-/// Blocks SIGTERM, SIGINT and SIGHUP while it exists and reads them from a signalfd.
+/// Blocks SIGTERM, SIGINT and SIGHUP while it exists and reads them from a signalfd. A SIGHUP that
+/// is ignored, by nohup, stays ignored: blocked signals would be read in spite of that.
 class SignalReader {
  public:
   SignalReader() {
     sigset_t set;
     sigemptyset(&set);
-    for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, signal);
+    for (const int signal : {SIGTERM, SIGINT}) sigaddset(&set, signal);
+    struct sigaction hangup {};
+    sigaction(SIGHUP, nullptr, &hangup);
+    if (hangup.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &set, &before_);
     fd_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
   }

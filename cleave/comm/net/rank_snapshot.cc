@@ -187,8 +187,8 @@ void apply_ends(SharedSegment& segment, int self, int rank, const std::vector<En
     const int other = end.is_head != 0 ? end.to : end.from;
     CLEAVE_CHECK((end.is_head != 0 ? end.from : end.to) == rank && other >= 0 &&
                      other < segment.num_ranks() && other != rank,
-                 Code::kFormat, "snapshot of rank ", rank, " with messages from rank ", end.from,
-                 " to rank ", end.to);
+                 Code::kFormat, "the snapshot of rank ", rank, " has messages from rank ", end.from,
+                 " to rank ", end.to, ", which are not this job's");
     if (other == self) {
       segment.ring(end.from, end.to);  // creates it if it does not exist
       continue;

@@ -22,7 +22,8 @@ bool takes_few_rows(const Tensor& x, const Tensor& weight) {
   const at::ScalarType type = x.scalar_type();
   return x.is_cpu() && weight.is_cpu() && weight.scalar_type() == type &&
          (type == at::kFloat || type == at::kBFloat16) && rows_of(x) > 0 &&
-         rows_of(x) <= kMaxFewRows && weight.numel() > 0 && weight.is_contiguous();
+         rows_of(x) <= kMaxFewRows && weight.numel() > 0 && weight.is_contiguous() &&
+         weight.size(-1) == x.size(-1);
 }
 
 Tensor few_rows_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {

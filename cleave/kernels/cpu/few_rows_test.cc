@@ -132,6 +132,7 @@ TEST(FewRowsLinear, ManyRowsAndOtherTypes_AreNotSupported) {
   EXPECT_FALSE(takes_few_rows(at::ones({1, 6}, at::kDouble), weight.to(at::kDouble)));
   EXPECT_FALSE(takes_few_rows(at::ones({1, 6}, at::kBFloat16), weight));
   EXPECT_FALSE(takes_few_rows(at::ones({1, 4}), weight.t()));
+  EXPECT_FALSE(takes_few_rows(at::ones({1, 7}), weight));
 }
 
 // Oracle: the definition on rounded numbers in double precision.
@@ -206,7 +207,7 @@ TEST(Int8Linear, NonFiniteInput_DoesNotBecomeFinite) {
 }
 
 // Rows and words (of four inputs) beyond whole tiles of AMX, and beyond a pass of it.
-TEST(Int8Products, PortableLoops_GiveTheSameBits) {
+TEST(Int8Products, AllLoops_GiveTheSameBits) {
   constexpr int64_t kRows = 85, kColumns = 75, kWidth = 148;
   const auto generator = at::detail::createCPUGenerator(7);
   const Tensor x = at::randint(0, 256, {kRows, kWidth}, generator, at::kByte);
@@ -220,7 +221,7 @@ TEST(Int8Products, PortableLoops_GiveTheSameBits) {
   const Tensor sums = padded.sum(1, false, at::kInt);
   const Tensor x_scale = at::rand({kRows}, generator), weight_scale = at::rand({80}, generator);
   const Tensor bias = at::rand({kColumns}, generator);
-  const Tensor fast = at::empty({kRows, kColumns}), portable = at::empty({kRows, kColumns});
+  const Tensor portable = at::empty({kRows, kColumns});
   Int8Job job{.rows = kRows,
               .columns = kColumns,
               .width = kWidth,
@@ -230,16 +231,20 @@ TEST(Int8Products, PortableLoops_GiveTheSameBits) {
               .weight_sum = sums.data_ptr<int32_t>(),
               .weight_scale = weight_scale.data_ptr<float>(),
               .bias = bias.data_ptr<float>(),
-              .out = fast.data_ptr<float>()};
-  int8_products(job, 0, 2);
-  job.out = portable.data_ptr<float>();
-  int8_products_portable(job, 0, 2);
-  EXPECT_TRUE(at::equal(fast, portable));
+              .out = portable.data_ptr<float>()};
+  int8_products(job, 0, 2, Int8Loops::kPortable);
+  for (const Int8Loops loops : {Int8Loops::kAvx2, Int8Loops::kVnni, Int8Loops::kAmx}) {
+    if (!has_int8_loops(loops)) continue;
+    const Tensor fast = at::zeros({kRows, kColumns});
+    job.out = fast.data_ptr<float>();
+    int8_products(job, 0, 2, loops);
+    EXPECT_TRUE(at::equal(fast, portable)) << static_cast<int>(loops);
+  }
   const Tensor want = (x.to(at::kDouble) - 128).matmul(weight.to(at::kDouble).t()) *
                           x_scale.unsqueeze(1) * weight_scale.narrow(0, 0, kColumns) +
                       bias;
   // The sums are below 2^24; two scales and the bias are rounded to fp32.
-  EXPECT_LE(largest_error(fast, want), std::ldexp(3, -24) * want.abs().max().item<double>());
+  EXPECT_LE(largest_error(portable, want), std::ldexp(3, -24) * want.abs().max().item<double>());
 }
 
 }  // namespace

@@ -65,9 +65,31 @@ int64_t grain_of_rows(int64_t width) {
   return std::max<int64_t>(1, kGrain / width);
 }
 
-/// Rows per block of a sum. Blocks are added in order, so results do not depend on the number of
+/// Rows per block of a sum. Blocks are added in pairs, so results do not depend on the number of
 /// threads.
 constexpr int64_t kRowsOfBlock = 64;
+
+/// The sum of `blocks` [N, ..], which it overwrites. The order of the additions depends only on N:
+/// libtorch's sum has another order at the borders between threads.
+Tensor sum_in_pairs(const Tensor& blocks) {
+  constexpr int64_t kColumns =
+      1024;  // of a task, so that its part of the blocks stays in the cache
+  const int64_t count = blocks.size(0), width = blocks.stride(0);
+  auto* rows = data_of<float>(blocks);
+  in_parts(blocks, (width + kColumns - 1) / kColumns, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t c = begin * kColumns; c < end * kColumns; c += kColumns) {
+      const int64_t last = std::min(width, c + kColumns);
+      for (int64_t step = 1; step < count; step *= 2) {
+        for (int64_t b = 0; b + step < count; b += 2 * step) {
+          float* to = rows + b * width;
+          const float* from = to + step * width;
+          for (int64_t i = c; i < last; ++i) to[i] += from[i];
+        }
+      }
+    }
+  });
+  return blocks[0].clone();  // not a view, which would keep all blocks in memory
+}
 
 RmsNormJob norm_job(const Tensor& x, const Tensor& weight, const Tensor& scales, double offset) {
   return {.width = x.size(-1),
@@ -122,7 +144,7 @@ Tensor sums_over_rows(const Tensor& x, int64_t num_sums, const Work& work,
            of_blocks + b * num_sums * x.size(-1));
     }
   });
-  return sums.sum(0);
+  return sum_in_pairs(sums);
 }
 
 /// The gradients of a NormedSum, of which `sum` may be undefined.

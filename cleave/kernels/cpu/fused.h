@@ -44,7 +44,7 @@ Tensor fused_gate(const Tensor& gate, const Tensor& up);
 Tensor fused_rotary(const Tensor& x, const Tensor& cos, const Tensor& sin);
 
 /// For each row of this rank's logits [N, W]: the largest logit [N] and the sum of
-/// exp(logit - largest) [N], in fp32. Not differentiable.
+/// exp(logit - largest) [N], in fp32; 0 for a row of -infinity. Not differentiable.
 struct SoftmaxSums {
   Tensor largest, sums;
 };

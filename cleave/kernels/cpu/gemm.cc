@@ -120,7 +120,7 @@ Tensor weight_gradient(const Tensor& g, const Tensor& x, const Tensor& weight) {
 /// The backward of affine(). It reads the values, and of x only if the weight is trained: the input
 /// of a frozen one is not kept.
 struct AffineBackward {
-  Tensor x;
+  std::optional<SavedInput> x;
   std::vector<int64_t> shape;  ///< of x
   Tensor values;               ///< of the weight
   Tensor deferred_weight;      ///< with the graph to its leaf; empty if nothing is deferred
@@ -133,9 +133,9 @@ struct AffineBackward {
     if (x_grad) out[0] = input_gradient(g, values).view(shape);
     if (deferred) {
       deferred->add(deferred_weight,
-                    [g, x = x, values = values] { return weight_gradient(g, x, values); });
+                    [g, x = x->get(), values = values] { return weight_gradient(g, x, values); });
     } else if (weight_grad) {
-      out[1] = weight_gradient(g, x, values);
+      out[1] = weight_gradient(g, x->get(), values);
     }
     if (bias_grad) out[2] = g.sum(0);
     return out;
@@ -193,7 +193,7 @@ Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
   const bool x_grad = needs_grad(x);
   if (!x_grad && !weight_grad && !bias_grad) return y;
   connect("linear", {x, defers ? Tensor() : weight, bias.value_or(Tensor())}, {y},
-          AffineBackward{.x = weight_grad ? x.detach() : Tensor(),
+          AffineBackward{.x = weight_grad ? std::optional(SavedInput("linear", x)) : std::nullopt,
                          .shape = x.sizes().vec(),
                          .values = weight.detach(),
                          .deferred_weight = defers ? weight : Tensor(),
@@ -232,15 +232,16 @@ Tensor affine_frozen(const Tensor& x, std::function<Tensor()> weight,
     return y;
   }
   connect("linear_low_rank", {x, branch->a, branch->b}, {y},
-          [weight = std::move(weight), x = x.detach(), a = branch->a.detach(),
+          [weight = std::move(weight), saved = SavedInput("linear", x), a = branch->a.detach(),
            b = branch->b.detach(), scale = branch->scale, narrow, x_grad](variable_list&& grads) {
             const Tensor g = as_matrix(grads[0]);
+            const Tensor& input = saved.get();
             const Tensor of_narrow = product(g, b.t(), std::nullopt) * scale;
             variable_list out(3);
-            out[1] = product(transposed(of_narrow), as_matrix(x).t(), std::nullopt);
+            out[1] = product(transposed(of_narrow), as_matrix(input).t(), std::nullopt);
             out[2] = product(transposed(narrow), g.t(), std::nullopt).t();
             if (!x_grad) return out;
-            out[0] = input_gradient(g, weight()).view(x.sizes());
+            out[0] = input_gradient(g, weight()).view(input.sizes());
             add_product(out[0], of_narrow, a);
             return out;
           });

@@ -1,6 +1,7 @@
 #include "cleave/kernels/cpu/gemm.h"
 
 #include <cmath>
+#include <functional>
 #include <tuple>
 
 #include <ATen/ATen.h>
@@ -63,6 +64,27 @@ TEST_P(GemmChoice, ForwardAndBackward_AreTheProducts) {
     expect_product(x.grad(), wide(g), wide(w).t(), "dx");
     expect_product(w.grad(), wide(g).t(), wide(x).t(), "dw");
     expect_product(b.grad(), wide(g).t(), at::ones({1, rows}, at::kDouble), "db");
+  }
+}
+
+// As libtorch's own product does.
+TEST_P(GemmChoice, InputChangedInPlaceBeforeBackward_IsRefused) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const Tensor w = leaf_of(numbers({5, 7}, 1).to(type)), frozen = w.detach();
+    const LowRank branch{.a = leaf_of(numbers({2, 7}, 2).to(type)),
+                         .b = leaf_of(numbers({5, 2}, 3).to(type))};
+    const std::function<Tensor(const Tensor&)> calls[] = {
+        [&](const Tensor& x) { return affine(x, w, {}); },
+        [&](const Tensor& x) {
+          return affine_frozen(
+              x, [&] { return frozen; }, {}, branch);
+        }};
+    for (const auto& call : calls) {
+      const Tensor x = numbers({6, 7}, 4).to(type);
+      const Tensor y = call(x);
+      x.add_(1);
+      EXPECT_THROW(y.sum().backward(), std::exception) << type;
+    }
   }
 }
 

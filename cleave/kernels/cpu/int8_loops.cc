@@ -32,8 +32,88 @@ struct Panel {
   const int8_t* weight;
 };
 
+/// Writes the result of one row and column. `sum` wraps around like the CPU's; 128 times the
+/// column's sum is subtracted from it, because x has 128 added.
+inline void finish(const Int8Job& job, int64_t row, int64_t column, uint32_t sum) {
+  const auto own = static_cast<int32_t>(sum - 128 * static_cast<uint32_t>(job.weight_sum[column]));
+  const float scale = job.weight_scale[column] * job.x_scale[row];
+  const float y = static_cast<float>(own) * scale;
+  job.out[row * job.columns + column] = job.bias != nullptr ? y + job.bias[column] : y;
+}
+
+void portable_products(const Int8Job& job, int64_t begin, int64_t end) {
+  for (int64_t index = begin; index < end; ++index) {
+    const Panel panel(job, index);
+    const int64_t columns = std::min(panel.width, job.columns - panel.first);
+    for (int64_t row = 0; row < job.rows; ++row) {
+      const uint8_t* x = job.x + row * job.width;
+      for (int64_t c = 0; c < columns; ++c) {
+        uint32_t sum = 0;
+        for (int64_t k = 0; k < job.width; ++k) {
+          const int64_t at = (k / kInt8Group * panel.width + c) * kInt8Group + k % kInt8Group;
+          sum += static_cast<uint32_t>(int32_t{x[k]} * int32_t{panel.weight[at]});
+        }
+        finish(job, row, panel.first + c, sum);
+      }
+    }
+  }
+}
+
+/// Rows whose sums fit in registers.
+constexpr size_t kTileRows = 6;
+
 #if defined(__x86_64__)
+#define CLEAVE_AVX2 __attribute__((target("avx2")))
 #define CLEAVE_VNNI __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni")))
+
+/// kR rows of x times 8 columns of a panel, from its column `first` on. Bytes are widened to 16
+/// bits, since sums of two products of bytes do not fit into 16.
+template <size_t kR>
+CLEAVE_AVX2 void avx2_tile(const Int8Job& job, const Panel& panel, int64_t row, int64_t first) {
+  const uint8_t* x = job.x + row * job.width;
+  const int8_t* w = panel.weight + kInt8Group * first;
+  __m256i low[kR], high[kR];  // two sums for each of four columns
+#pragma GCC unroll 4
+  for (size_t r = 0; r < kR; ++r) low[r] = high[r] = _mm256_setzero_si256();
+  for (int64_t k = 0; k < job.width; k += kInt8Group, w += kInt8Group * panel.width) {
+    _mm_prefetch(w + kFetchAheadBytes, _MM_HINT_T0);
+    const auto* from = reinterpret_cast<const __m128i*>(w);
+    const __m256i four = _mm256_cvtepi8_epi16(_mm_loadu_si128(from));
+    const __m256i next = _mm256_cvtepi8_epi16(_mm_loadu_si128(from + 1));
+#pragma GCC unroll 4
+    for (size_t r = 0; r < kR; ++r) {
+      int32_t group = 0;
+      std::memcpy(&group, x + static_cast<int64_t>(r) * job.width + k, sizeof group);
+      const __m256i inputs = _mm256_broadcastq_epi64(_mm_cvtepu8_epi16(_mm_cvtsi32_si128(group)));
+      low[r] = _mm256_add_epi32(low[r], _mm256_madd_epi16(four, inputs));
+      high[r] = _mm256_add_epi32(high[r], _mm256_madd_epi16(next, inputs));
+    }
+  }
+  const int64_t column = panel.first + first;
+  const int64_t columns = std::min<int64_t>(8, job.columns - column);
+#pragma GCC unroll 4
+  for (size_t r = 0; r < kR; ++r) {
+    uint32_t sums[8];
+    const __m256i mixed = _mm256_hadd_epi32(low[r], high[r]);  // columns 0, 1, 4, 5, 2, 3, 6, 7
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums), _mm256_permute4x64_epi64(mixed, 0xD8));
+    for (int64_t c = 0; c < columns; ++c) {
+      finish(job, row + static_cast<int64_t>(r), column + c, sums[c]);
+    }
+  }
+}
+
+template <size_t kR>
+void avx2_rows(const Int8Job& job, const Panel& panel, int64_t row) {
+  constexpr auto kRows = static_cast<int64_t>(kR);
+  for (; row + kRows <= job.rows; row += kRows) {
+    for (int64_t c = 0; c < panel.width; c += 8) avx2_tile<kR>(job, panel, row, c);
+  }
+  if constexpr (kR > 1) avx2_rows<kR - 1>(job, panel, row);
+}
+
+void avx2_products(const Int8Job& job, int64_t begin, int64_t end) {
+  for (int64_t index = begin; index < end; ++index) avx2_rows<4>(job, Panel(job, index), 0);
+}
 
 /// Adds to each lane the dot product of four unsigned and four signed bytes. Not an intrinsic,
 /// because GCC 12 then copies the sums back and forth, at half the speed.
@@ -94,9 +174,6 @@ CLEAVE_VNNI inline void vnni_tile(const Int8Job& job, const Panel& panel, int64_
   }
 }
 
-/// Rows whose sums fit in registers.
-constexpr size_t kTileRows = 6;
-
 template <size_t kV, size_t kR = kTileRows>
 CLEAVE_VNNI void vnni_rows(const Int8Job& job, const Panel& panel, int64_t row) {
   constexpr auto kRows = static_cast<int64_t>(kR);
@@ -146,48 +223,41 @@ CLEAVE_VNNI void tile_products(const Int8Job& job, int64_t begin, int64_t end) {
   }
 }
 
-bool has_vnni() {
-  static const bool has = __builtin_cpu_supports("avx512vnni") != 0 &&
-                          __builtin_cpu_supports("avx512bw") != 0 &&
-                          __builtin_cpu_supports("avx512vl") != 0;
-  return has;
-}
 #endif
+
+Int8Loops best_loops(int64_t rows) {
+  // Products of few rows wait for memory, so that tiles would gain nothing.
+  const bool is_few = rows <= int64_t{kTileRows};
+  if (!is_few && has_int8_loops(Int8Loops::kAmx)) return Int8Loops::kAmx;
+  if (has_int8_loops(Int8Loops::kVnni)) return Int8Loops::kVnni;
+  return has_int8_loops(Int8Loops::kAvx2) ? Int8Loops::kAvx2 : Int8Loops::kPortable;
+}
 
 }  // namespace
 
-void int8_products_portable(const Int8Job& job, int64_t begin, int64_t end) {
-  for (int64_t index = begin; index < end; ++index) {
-    const Panel panel(job, index);
-    const int64_t columns = std::min(panel.width, job.columns - panel.first);
-    for (int64_t row = 0; row < job.rows; ++row) {
-      const uint8_t* x = job.x + row * job.width;
-      for (int64_t c = 0; c < columns; ++c) {
-        uint32_t sum = 0;  // wraps around like the CPU's sum
-        for (int64_t k = 0; k < job.width; ++k) {
-          const int64_t at = (k / kInt8Group * panel.width + c) * kInt8Group + k % kInt8Group;
-          sum += static_cast<uint32_t>(int32_t{x[k]} * int32_t{panel.weight[at]});
-        }
-        const int64_t column = panel.first + c;
-        const auto own =
-            static_cast<int32_t>(sum - 128 * static_cast<uint32_t>(job.weight_sum[column]));
-        const float scale = job.weight_scale[column] * job.x_scale[row];
-        const float y = static_cast<float>(own) * scale;
-        job.out[row * job.columns + column] = job.bias != nullptr ? y + job.bias[column] : y;
-      }
-    }
+bool has_int8_loops(Int8Loops loops) {
+#if defined(__x86_64__)
+  if (loops == Int8Loops::kAmx) return has_int8_loops(Int8Loops::kVnni) && has_tiles();
+  if (loops == Int8Loops::kVnni) {
+    return __builtin_cpu_supports("avx512vnni") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+           __builtin_cpu_supports("avx512vl") != 0;
   }
+  if (loops == Int8Loops::kAvx2) return __builtin_cpu_supports("avx2") != 0;
+#endif
+  return loops == Int8Loops::kPortable;
 }
 
 void int8_products(const Int8Job& job, int64_t begin, int64_t end) {
+  int8_products(job, begin, end, best_loops(job.rows));
+}
+
+void int8_products(const Int8Job& job, int64_t begin, int64_t end, Int8Loops loops) {
 #if defined(__x86_64__)
-  if (has_vnni()) {
-    // Products of few rows wait for memory, so that tiles would gain nothing.
-    const bool by_tiles = job.rows > int64_t{kTileRows} && has_tiles();
-    return by_tiles ? tile_products(job, begin, end) : vnni_products(job, begin, end);
-  }
+  if (loops == Int8Loops::kAmx) return tile_products(job, begin, end);
+  if (loops == Int8Loops::kVnni) return vnni_products(job, begin, end);
+  if (loops == Int8Loops::kAvx2) return avx2_products(job, begin, end);
 #endif
-  int8_products_portable(job, begin, end);
+  portable_products(job, begin, end);
 }
 
 }  // namespace cleave::inline kernels

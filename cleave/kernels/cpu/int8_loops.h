@@ -24,9 +24,15 @@ struct Int8Job {
   float* out = nullptr;
   [[no_unique_address]] NotStored not_stored{};
 };
-/// Computes panels [begin, end) of the result, with AMX or AVX-512 VNNI if the CPU has it.
+
+/// Implementations for instruction sets; all give the same bits.
+enum class Int8Loops : uint8_t { kPortable, kAvx2, kVnni, kAmx };
+
+/// Whether the CPU has the instructions.
+bool has_int8_loops(Int8Loops loops);
+/// Computes panels [begin, end) of the result with the fastest loops that the CPU has.
 void int8_products(const Int8Job& job, int64_t begin, int64_t end);
-/// The same in portable code: for other CPUs, and as an oracle of the tests.
-void int8_products_portable(const Int8Job& job, int64_t begin, int64_t end);
+/// The same with the given loops, which the CPU must have.
+void int8_products(const Int8Job& job, int64_t begin, int64_t end, Int8Loops loops);
 
 }  // namespace cleave::inline kernels

@@ -159,12 +159,13 @@ void softmax_sums(const LogitsJob& job, int64_t begin, int64_t end) {
         job.width, [&](int64_t i) { tops = hn::Max(tops, load(z + i)); },
         [&](int64_t i) { top = std::max(top, load_one(z + i)); });
     top = std::max(top, hn::GetLane(hn::MaxOfLanes(kFloats, tops)));
-    const FloatVec shift = hn::Set(kFloats, top);
+    const float shift_one = top == -std::numeric_limits<float>::infinity() ? 0 : top;
+    const FloatVec shift = hn::Set(kFloats, shift_one);
     FloatVec sums = hn::Zero(kFloats);
     float sum = 0;
     sweep(
         job.width, [&](int64_t i) { sums = hn::Add(sums, exp(hn::Sub(load(z + i), shift))); },
-        [&](int64_t i) { sum += std::exp(load_one(z + i) - top); });
+        [&](int64_t i) { sum += std::exp(load_one(z + i) - shift_one); });
     job.largest[r] = top;
     job.sums[r] = sum + sum_of(sums);
   }

@@ -88,7 +88,8 @@ struct RotaryRow {
 /// (elements).
 void rotary_row(const RotaryRow& row, const void* x, int64_t x_stride, void* y, int64_t y_stride);
 
-/// For rows [begin, end) of logits [.., width]: the largest logit, and the sum of exp(z - largest).
+/// For rows [begin, end) of logits [.., width]: the largest logit, and the sum of exp(z - largest),
+/// which is 0 if all are -infinity.
 struct LogitsJob {
   int64_t width = 0;
   bool is_bf16 = false;

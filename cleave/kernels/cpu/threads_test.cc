@@ -141,6 +141,21 @@ TEST(Threads, FusedKernels_HaveTheBitsOfOneThread) {
   }
 }
 
+// The sums over rows have so many blocks and columns that the blocks' sum is divided too.
+TEST(Threads, WeightGradientsOfManyRows_HaveTheBitsOfOneThread) {
+  for (const at::ScalarType type : kTypes) {
+    const Tensor x = random({2300, 1111}, type), weight = random({1111}, type, 3);
+    expect_same_bits("rms_norm", [&] {
+      return with_gradients([](const auto& t) { return fused_rms_norm(t[0], t[1], 1e-5); },
+                            {x, weight});
+    });
+    expect_same_bits("layer_norm", [&] {
+      return with_gradients([](const auto& t) { return fused_layer_norm(t[0], t[1], t[2], 1e-5); },
+                            {x, weight, random({1111}, type, 4)});
+    });
+  }
+}
+
 TEST(Threads, Softmax_HasTheBitsOfOneThread) {
   for (const at::ScalarType type : kTypes) {
     const Tensor logits = random({211, 1003}, type);

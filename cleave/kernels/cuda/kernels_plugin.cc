@@ -46,7 +46,7 @@ class CudaGraphWork : public RecordedWork {
     try {
       graph_.capture_end();
     } catch (const c10::Error& error) {
-      log_warning("recording: ", error.what_without_backtrace());
+      log_warning("the recording of a CUDA graph failed: ", error.what_without_backtrace());
     }
   }
 

@@ -86,7 +86,8 @@ TEST(BertNames, GammaAndBetaAndHeadsOfPreTraining_AreTheMaskedLmAsPublished) {
   stored.emplace("cls.seq_relationship.weight", at::zeros({2, 6}));
   stored.emplace("cls.seq_relationship.bias", at::zeros({2}));
   stored.emplace("bert.embeddings.position_ids", at::arange(5).unsqueeze(0));
-  stored.emplace("cls.predictions.decoder.weight", at::zeros({11, 6}));
+  stored.emplace("cls.predictions.decoder.weight",
+                 values.at("bert.embeddings.word_embeddings.weight"));
   stored.emplace("cls.predictions.decoder.bias", at::zeros({11}));
   write_folder(folder, json, stored);
   expect_loads(folder, values);

@@ -16,7 +16,7 @@ void check_split_together(const Layer& owner, const Linear& columns, const Linea
 void check_own_columns(const Layer& owner, const Linear& columns, const DTensor& y) {
   CLEAVE_CHECK(y.placement().is_shard(y.dim() - 1) == columns.is_column_split(), Code::kShape,
                owner.path(), ": each rank works on its own columns; ", columns.path(), " gives ",
-               y.placement().describe(), "; leave out its output layout in the plan");
+               y.placement().describe(), "; leave out its `output` in the plan");
 }
 
 FusedAttention::FusedAttention(const AttentionOptions& o)

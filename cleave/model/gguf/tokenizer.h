@@ -43,7 +43,8 @@ bool has_model_tokenizer(const std::string& path);
 std::string tokenizer_source(const ModelFolder& folder);
 /// Its tokenizer. Throws as load_tokenizer() and tokenizer_from_gguf() do.
 std::shared_ptr<const Tokenizer> load_model_tokenizer(const std::string& path);
-/// The tokenizer's files in memory, which checkpoints and converted folders get.
+/// The tokenizer's files and chat templates in memory, which checkpoints and converted folders get.
+/// Names are NAME or FOLDER/NAME.
 std::vector<NamedFile> model_tokenizer_files(const std::string& path);
 /// load_chat_template() for `path`, a model folder or a GGUF file.
 std::shared_ptr<const ChatTemplate> load_model_chat_template(const std::string& wanted,

@@ -1,6 +1,7 @@
 // Writes the tokenizer of a GGUF file as tokenizer.json.
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <unordered_map>
@@ -278,6 +279,23 @@ class TokenizerReader {
   std::unordered_map<std::string, int64_t> ids_;
 };
 
+/// Adds a folder's templates besides the default one, as transformers keeps them.
+void add_other_templates(const std::filesystem::path& folder, std::vector<NamedFile>& files) {
+  constexpr std::string_view kFolder = "additional_chat_templates";
+  std::vector<std::string> names;
+  std::error_code ignored;  // no such folder
+  for (const auto& entry : std::filesystem::directory_iterator(folder / kFolder, ignored)) {
+    const std::string name = entry.path().filename();
+    const bool is_template = is_file_name(name) && name.ends_with(".jinja");
+    if (is_template && entry.is_regular_file(ignored)) names.push_back(str(kFolder, '/', name));
+  }
+  std::sort(names.begin(), names.end());
+  for (std::string& name : names) {
+    std::string text = read_file(folder / name);
+    files.push_back({.name = std::move(name), .text = std::move(text)});
+  }
+}
+
 bool names_tokenizer(const GgufMetadata& metadata) {
   const std::string model = metadata.string_or(kModel, "no_vocab");
   return model != "no_vocab" && model != "none";
@@ -314,6 +332,7 @@ std::vector<NamedFile> model_tokenizer_files(const std::string& path) {
   for (const std::string& name : tokenizer_files(path)) {
     files.push_back({.name = name, .text = read_file(std::filesystem::path(path) / name)});
   }
+  add_other_templates(path, files);
   return files;
 }
 

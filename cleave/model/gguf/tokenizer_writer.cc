@@ -244,16 +244,22 @@ void add_special(GgufMetadata& metadata, const SpecialIds& special, const ModelF
   add("padding", special.pad, facts.pad_id);
 }
 
-/// The chat template: its own file, or in tokenizer_config.json.
+/// The chat template: its own file, or in tokenizer_config.json, of several the one named default.
 std::optional<std::string> chat_template(std::span<const NamedFile> files) {
   if (const std::string* text = find_file(files, "chat_template.jinja")) return *text;
   const std::string* config = find_file(files, "tokenizer_config.json");
   if (config == nullptr) return std::nullopt;
   const Json json = Json::parse(*config, "tokenizer_config.json");
-  const bool has_one =
-      json.has("chat_template") && json.at("chat_template").is(Json::Type::kString);
-  if (!has_one) return std::nullopt;
-  return json.at("chat_template").as_string();
+  if (!json.has("chat_template")) return std::nullopt;
+  const Json found = json.at("chat_template");
+  if (found.is(Json::Type::kString)) return found.as_string();
+  if (!found.is(Json::Type::kArray)) return std::nullopt;
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (found.at(i).at("name").as_string() == "default") {
+      return found.at(i).at("template").as_string();
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace

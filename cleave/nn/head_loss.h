@@ -1,0 +1,38 @@
+#pragma once
+#include "cleave/nn/linear.h"
+
+namespace cleave::inline nn {
+
+/// The loss that a model's head computes itself if its logits are large (Context::head_loss): the
+/// cross entropies of all labels, summed, divided by `count` and multiplied by `scale`.
+struct HeadLoss {
+  Tensor labels;      ///< [B, T] int64, the same on every rank; -100: no label
+  int64_t count = 1;  ///< e.g. the labels of the step's global batch; 0: those here
+  double scale = 1;   ///< a loss scale
+  /// The cross entropy of each token instead of the sum; only without gradients.
+  bool is_per_token = false;
+};
+
+/// When a head computes its loss in parts.
+struct HeadLossOptions {
+  /// Of the logits of a part, on a rank. Fewer logits are one part.
+  int64_t most_bytes = int64_t{192} << 20;
+  /// Per input feature of a trained head: of fewer tokens, logits take less memory than the
+  /// gradient of the weight, which exists longer.
+  double least_tokens = 2;
+};
+
+/// Lets `head` compute Context::head_loss a part of the tokens at a time if the logits of all would
+/// take more than `most_bytes` on a rank; its result is then a number [], or [B, T] of each token
+/// (Replicate, fp32 or wider), instead of the logits [B, T, V]. Each part's logits are freed before
+/// the next part's exist. Smaller logits, and those of a head with an adapter, are the result as
+/// before.
+///
+/// In a layer that recompute() runs again, the result of a training step is the logits as well.
+///
+/// If the result needs a gradient, forward computes those of the input and the weights too, since
+/// backward would have to compute the logits again: gradients of the weights exist from forward on.
+/// They are summed over the parts in fp32 or wider. Call it before fully_shard().
+void compute_loss_in_parts(Linear& head, const HeadLossOptions& options = {});
+
+}  // namespace cleave::inline nn
