@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the measurements, failures and skipped tests of a test run.
+"""Prints the measurements, skipped tests and failures of a test run, with the end of their output.
 
 usage: test_table.py RESULTS.xml...     written by `ctest --output-junit RESULTS.xml`
 """
@@ -9,6 +9,7 @@ import xml.etree.ElementTree as ElementTree
 
 MEASURED = re.compile(r"^(?:measured: (.*)|(\d+ of \d+ rounds ended .*)|(\d+ inputs in total))$", re.MULTILINE)
 REASON = re.compile(r": Skipped\n(.*)")
+MOST_LINES = 40  # of the output of a failed test
 
 
 def table(roots):
@@ -20,11 +21,15 @@ def table(roots):
     for case in cases:
         for groups in MEASURED.findall(case.findtext("system-out") or ""):
             lines.append(f"  {case.get('name')}: {''.join(groups)}")
-    for title, chosen in (("failed:", failed), ("not run:", skipped)):
-        lines += ["", title]
-        for case in chosen:
-            reason = REASON.search(case.findtext("system-out") or "")
-            lines.append(f"  {case.get('name')}" + (f": {reason.group(1).strip()}" if reason else ""))
+    lines += ["", "not run:"]
+    for case in skipped:
+        reason = REASON.search(case.findtext("system-out") or "")
+        lines.append(f"  {case.get('name')}" + (f": {reason.group(1).strip()}" if reason else ""))
+    # Last, because often only the end of a log is kept.
+    lines += ["", "failed:"]
+    for case in failed:
+        output = (case.findtext("system-out") or "").strip().splitlines()
+        lines += [f"  {case.get('name')}"] + [f"    {line}" for line in output[-MOST_LINES:]]
     return lines
 
 

@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "cleave/base/error.h"
 #include "cleave/kernels/cpu/fused.h"
 #include "cleave/nn/call_record.h"
 #include "cleave/nn/cross_entropy.h"
@@ -45,6 +46,8 @@ class LossInParts : public Wrap {
 
   DTensor call(Layer& layer, const DTensor& x, const Context& context, const Next& next) override {
     const auto loss = context.head_loss;
+    CLEAVE_CHECK(!loss || loss->labels.defined(), Code::kUsage,
+                 "HeadLoss::labels is empty; give it the labels [B, T] of the batch");
     const bool is_wanted = loss && !(loss->is_per_token && at::GradMode::is_enabled());
     const int64_t num_parts = is_wanted ? num_parts_of(x, loss->labels.numel()) : 1;
     if (num_parts == 1) return next(x, context);

@@ -33,6 +33,8 @@ struct HeadLossOptions {
 /// If the result needs a gradient, forward computes those of the input and the weights too, since
 /// backward would have to compute the logits again: gradients of the weights exist from forward on.
 /// They are summed over the parts in fp32 or wider. Call it before fully_shard().
+///
+/// The head throws Error(kUsage) for a HeadLoss without labels.
 void compute_loss_in_parts(Linear& head, const HeadLossOptions& options = {});
 
 }  // namespace cleave::inline nn

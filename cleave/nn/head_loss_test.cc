@@ -6,6 +6,7 @@
 #include "cleave/nn/cross_entropy.h"
 #include "tests/support/golden.h"
 #include "tests/support/ranks.h"
+#include "tests/support/thrown.h"
 
 // Oracle: the loss of whole logits. In fp64 only the order of sums differs.
 namespace cleave::head_loss_test {
@@ -220,6 +221,16 @@ TEST(HeadLoss, WithoutGradients_IsTheLossAlone) {
       at::cross_entropy_loss(logits.flatten(0, 1), labels().flatten(), {}, at::Reduction::Sum);
   EXPECT_LE(largest_difference(loss.local(), want), kTolerance * 15);
   EXPECT_FALSE(loss.local().requires_grad());
+}
+
+TEST(HeadLoss, WithoutLabels_IsRefused) {
+  Linear head({.in_features = kWidth, .out_features = kClasses, .bias = false});
+  compute_loss_in_parts(head);
+  materialize(head, {.dtype = at::kDouble});
+  Context context;
+  context.head_loss = std::make_shared<const HeadLoss>();
+  const DTensor x(at::ones({1, 1, kWidth}, at::kDouble), Axis(), Replicate{});
+  EXPECT_EQ(test::thrown_by([&] { (void)head(x, context); }).code(), Code::kUsage);
 }
 
 TEST(HeadLoss, PerToken_IsTheLossOfEachTokenUnlessGradientsAreWanted) {

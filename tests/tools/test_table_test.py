@@ -15,7 +15,9 @@ measured: R1 200 kills: median 60 ms
   <testcase name="fault.Chaos" status="run"><system-out>round 0: bits 1
 1 of 1 rounds ended with the bits of the unbroken run (seed 3)
 </system-out></testcase>
-  <testcase name="comm.Broken" status="fail"><failure message=""/><system-out>measured: 3</system-out></testcase>
+  <testcase name="comm.Broken" status="fail"><failure message=""/><system-out>""" + "more\n" * 40 + """measured: 3
+Expected: true
+</system-out></testcase>
   <testcase name="mesh.Gpu" status="notrun"><skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"/><system-out>
 cuda_test.cc:10: Skipped
 this machine has no GPU
@@ -38,8 +40,8 @@ class TestTable(unittest.TestCase):
             "  fault.Chaos: 1 of 1 rounds ended with the bits of the unbroken run (seed 3)",
             "  comm.Broken: 3",
             "  fault.Fuzz: 12 inputs in total",
-            "", "failed:", "  comm.Broken",
-            "", "not run:", "  mesh.Gpu: this machine has no GPU"])
+            "", "not run:", "  mesh.Gpu: this machine has no GPU",
+            "", "failed:", "  comm.Broken", *["    more"] * 38, "    measured: 3", "    Expected: true"])
 
 
 if __name__ == "__main__":

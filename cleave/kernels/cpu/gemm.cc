@@ -10,6 +10,7 @@
 
 #include "cleave/kernels/cpu/reorder.h"
 #include "cleave/kernels/cpu/tiles.h"
+#include "cleave/kernels/cpu/wide_product.h"
 #include "cleave/kernels/decode.h"
 #include "cleave/runtime/kernel_switches.h"
 #include "cleave/torch_internals/deferred.h"
@@ -29,6 +30,12 @@ bool is_for_onednn(const Tensor& x, const Tensor& weight) {
 bool is_for_tiles(const Tensor& t) {
   return t.is_cpu() && t.scalar_type() == at::kBFloat16 && t.numel() > 0 &&
          is_on(Kernel::kPanels) && has_tiles();
+}
+
+/// Whether products of t's 16-bit type are computed in fp32, which is faster on this CPU.
+bool is_widened(const Tensor& t) {
+  return t.is_cpu() && t.numel() > 0 && is_on(Kernel::kPanels) &&
+         lacks_fast_products(t.scalar_type());
 }
 
 /// a b^T + bias by oneDNN's tiles, each thread some rows of a. oneDNN's own division among threads
@@ -51,9 +58,24 @@ Tensor product_by_rows(const Tensor& a, const Tensor& b, const std::optional<Ten
   return result;
 }
 
+Tensor float_product(const Tensor& a, const Tensor& b) {
+  return is_for_onednn(a, b) ? onednn_linear(a, b, std::nullopt) : at::linear(a, b);
+}
+
+/// a b^T + bias of 16-bit matrices by fp32 products.
+Tensor widened_product(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bias) {
+  auto shape = a.sizes().vec();
+  shape.back() = b.size(0);
+  Tensor result = at::empty(shape, a.options());
+  multiply_in_fp32(a.reshape({-1, a.size(-1)}), b, bias, result.view({-1, b.size(0)}),
+                   /*adds=*/false, float_product);
+  return result;
+}
+
 /// a b^T + bias by the chosen library; b [n, k].
 Tensor product(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bias) {
   if (is_for_onednn(a, b)) return onednn_linear(a, b, bias);
+  if (is_widened(a) && is_widened(b)) return widened_product(a, b, bias);
   const bool has_threads = at::get_num_threads() > 1 && is_for_tiles(a) && is_for_tiles(b);
   return has_threads ? product_by_rows(a, b, bias) : at::linear(a, b, bias);
 }
@@ -96,12 +118,12 @@ Tensor transposed_copy(const Tensor& t) {
   return out;
 }
 
-/// t^T, copied if oneDNN would otherwise copy the transposed view itself, which is slower; for
-/// tiles it takes twice the time.
+/// t^T, copied if oneDNN or a conversion would otherwise copy the transposed view itself, which is
+/// slower; for tiles it takes twice the time.
 Tensor transposed(const Tensor& t) {
   if (t.stride(1) != 1) return t.t();
   if (is_for_onednn(t, t)) return transposed_copy<float>(t);
-  return is_for_tiles(t) ? transposed_copy<uint16_t>(t) : t.t();
+  return is_for_tiles(t) || is_widened(t) ? transposed_copy<uint16_t>(t) : t.t();
 }
 
 /// [.., n] as [rows, n]. reshape({-1, n}) would refuse an empty shard, where n is 0.
@@ -170,7 +192,13 @@ void count_frozen_products(const Tensor& x, const Tensor& y, const std::optional
 
 /// y += a b in place; y [.., n], a [rows, rank], b [rank, n].
 void add_product(const Tensor& y, const Tensor& a, const Tensor& b) {
-  if (y.numel() > 0) y.view({a.size(0), b.size(1)}).addmm_(a, b);
+  if (y.numel() == 0) return;
+  const Tensor to = y.view({a.size(0), b.size(1)});
+  if (is_widened(a) && is_widened(b)) {
+    multiply_in_fp32(a, b.t(), std::nullopt, to, /*adds=*/true, float_product);
+  } else {
+    to.addmm_(a, b);
+  }
 }
 
 }  // namespace
@@ -187,7 +215,10 @@ Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
   if (!has_backward) return product(x, weight, bias);
   const bool defers = weight_grad && deferred != nullptr && DeferredGradients::takes(weight);
   const bool transposes = weight_grad && is_for_tiles(x) && is_for_tiles(weight);
-  if (!is_for_onednn(x, weight) && !transposes && !defers) return at::linear(x, weight, bias);
+  const bool widens = is_widened(x) && is_widened(weight);
+  if (!is_for_onednn(x, weight) && !transposes && !widens && !defers) {
+    return at::linear(x, weight, bias);
+  }
   Tensor y = detached_product(x, weight, bias);
   const bool bias_grad = bias && needs_grad(*bias);
   const bool x_grad = needs_grad(x);

@@ -67,6 +67,37 @@ TEST_P(GemmChoice, ForwardAndBackward_AreTheProducts) {
   }
 }
 
+// Whether or not the CPU has instructions for the type.
+TEST_P(GemmChoice, ForwardAndBackwardIn16Bits_AreTheProductsRoundedOnce) {
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    const auto expect = [&](const Tensor& got, const Tensor& a, const Tensor& b, const char* what) {
+      EXPECT_EQ(got.scalar_type(), type) << what;
+      const Tensor want = a.matmul(b.t());
+      const Tensor bound =
+          want.abs() * (type == at::kHalf ? 0x1p-11 : 0x1p-8) + 0x1p-25 +
+          a.abs().matmul(b.abs().t()) * (static_cast<double>(a.size(1)) + 2) * 0x1p-24;
+      const Tensor off = (got.to(at::kDouble).reshape(want.sizes()) - want).abs();
+      EXPECT_TRUE(off.le(bound).all().item<bool>()) << what << " is off by " << off.max();
+    };
+    for (const auto& [rows, in, out] :
+         std::vector<std::array<int64_t, 3>>{{6, 7, 5}, {64, 33, 17}, {0, 7, 5}, {40, 20, 9000}}) {
+      const Tensor x = leaf_of(numbers({rows, in}, 1).to(type));
+      const Tensor w = leaf_of(numbers({out, in}, 2).to(type));
+      const Tensor b = leaf_of(numbers({out}, 3).to(type)), g = numbers({rows, out}, 4).to(type);
+      const Tensor y = affine(x, w, b);
+      expect(y, at::cat({wide(x), at::ones({rows, 1}, at::kDouble)}, 1),
+             at::cat({wide(w), wide(b).unsqueeze(1)}, 1), "y");
+      y.backward(g);
+      expect(x.grad(), wide(g), wide(w).t(), "dx");
+      expect(w.grad(), wide(g).t(), wide(x).t(), "dw");
+      // Rows of w as columns, as a transposed weight is stored.
+      const Tensor stored = leaf_of(w.detach().t().contiguous());
+      affine(x.detach(), stored.t(), {}).backward(g);
+      expect(stored.grad(), wide(x).t(), wide(g).t(), "dw of a transposed weight");
+    }
+  }
+}
+
 // As libtorch's own product does.
 TEST_P(GemmChoice, InputChangedInPlaceBeforeBackward_IsRefused) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {

@@ -5,6 +5,7 @@
 
 #include <c10/util/Half.h>
 
+#include "cleave/kernels/cpu/int8_loops.h"
 #include "cleave/kernels/cpu/tiles.h"
 
 #if defined(__x86_64__)
@@ -304,10 +305,7 @@ Int4Loops best_loops(int64_t rows) {
 bool has_int4_loops(Int4Loops loops) {
 #if defined(__x86_64__)
   if (loops == Int4Loops::kAmx) return has_int4_loops(Int4Loops::kVnni) && has_tiles();
-  if (loops == Int4Loops::kVnni) {
-    return __builtin_cpu_supports("avx512vnni") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-           __builtin_cpu_supports("avx512vl") != 0;
-  }
+  if (loops == Int4Loops::kVnni) return has_int8_loops(Int8Loops::kVnni);
   if (loops == Int4Loops::kAvx2) {
     return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 &&
            __builtin_cpu_supports("f16c") != 0;

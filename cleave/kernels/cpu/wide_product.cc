@@ -1,0 +1,63 @@
+#include "cleave/kernels/cpu/wide_product.h"
+
+#include <algorithm>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
+
+namespace cleave::inline kernels {
+namespace {
+
+// The fp32 copy of a block of b stays in the L2 or L3 cache until it is multiplied.
+constexpr int64_t kBlockBytes = int64_t{1} << 20, kLeastColumns = 64;
+constexpr int64_t kMostBytes = int64_t{64} << 20;
+constexpr int64_t kFloatBytes = 4;
+
+}  // namespace
+
+bool lacks_fast_products(at::ScalarType type) {
+#if defined(__x86_64__)
+  // The instructions that oneDNN, which libtorch then uses, requires for the type.
+  static const bool has_avx512 = __builtin_cpu_supports("avx512bw") != 0 &&
+                                 __builtin_cpu_supports("avx512vl") != 0 &&
+                                 __builtin_cpu_supports("avx512dq") != 0;
+  static const bool has_fp16 = has_avx512 && __builtin_cpu_supports("avx512fp16") != 0;
+  return (type == at::kBFloat16 && !has_avx512) || (type == at::kHalf && !has_fp16);
+#else
+  (void)type;
+  return false;
+#endif
+}
+
+void multiply_in_fp32(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bias,
+                      const Tensor& to, bool adds, const FloatProduct& multiply) {
+  const int64_t rows = a.size(0), inner = a.size(1), columns = b.size(0);
+  if (to.numel() == 0) return;
+  const int64_t bytes = kFloatBytes * std::max<int64_t>(inner, 1);
+  const int64_t most_rows = std::max<int64_t>(kMostBytes / bytes, 1);
+  const int64_t most_columns = std::max(kBlockBytes / bytes, kLeastColumns);
+  const int64_t num_blocks = (columns + most_columns - 1) / most_columns;
+  // The mode is a thread's own. A tensor of inference may not be written outside of it.
+  const bool is_inference = c10::InferenceMode::is_enabled();
+  for (int64_t row = 0; row < rows; row += most_rows) {
+    const int64_t count = std::min(most_rows, rows - row);
+    const Tensor wide = a.narrow(0, row, count).to(at::kFloat);
+    const Tensor target = to.narrow(0, row, count);
+    at::parallel_for(0, num_blocks, 1, [&](int64_t begin, int64_t end) {
+      const c10::InferenceMode inference(is_inference);
+      const at::NoGradGuard no_grad;
+      for (int64_t first = begin * most_columns; first < std::min(columns, end * most_columns);
+           first += most_columns) {
+        const int64_t width = std::min(most_columns, columns - first);
+        Tensor sums = multiply(wide, b.narrow(0, first, width).to(at::kFloat));
+        if (bias) sums.add_(bias->narrow(0, first, width));
+        Tensor block = target.narrow(1, first, width);
+        if (adds) sums.add_(block);
+        block.copy_(sums);
+      }
+    });
+  }
+}
+
+}  // namespace cleave::inline kernels
