@@ -7,8 +7,8 @@
 
 #include "tests/support/ranks.h"
 
-// Oracle: the product in fp64. The fp32 sum of K products is off by at most about K roundings of the
-// sum of absolute values; rounding to 16 bits adds half a unit in the last place.
+// Oracle: the product in fp64. The fp32 sum of K products is off by at most about K roundings of
+// the sum of absolute values; rounding to 16 bits adds half a unit in the last place.
 namespace cleave::wide_product_test {
 namespace {
 
