@@ -9,8 +9,10 @@
 namespace cleave::inline kernels {
 namespace {
 
-// The fp32 copy of a block of b stays in the L2 or L3 cache until it is multiplied.
-constexpr int64_t kBlockBytes = int64_t{1} << 20, kLeastColumns = 64;
+// A thread multiplies tiles of a and b at a time: enough tiles for many threads, and a tile of b
+// whose fp32 copy stays in the L2 or L3 cache.
+constexpr int64_t kTileRows = 512, kTileBytes = int64_t{1} << 20;
+constexpr int64_t kLeastColumns = 64, kMostColumns = 256;
 constexpr int64_t kMostBytes = int64_t{64} << 20;
 constexpr int64_t kFloatBytes = 4;
 
@@ -36,25 +38,30 @@ void multiply_in_fp32(const Tensor& a, const Tensor& b, const std::optional<Tens
   if (to.numel() == 0) return;
   const int64_t bytes = kFloatBytes * std::max<int64_t>(inner, 1);
   const int64_t most_rows = std::max<int64_t>(kMostBytes / bytes, 1);
-  const int64_t most_columns = std::max(kBlockBytes / bytes, kLeastColumns);
+  const int64_t most_columns = std::clamp(kTileBytes / bytes, kLeastColumns, kMostColumns);
   const int64_t num_blocks = (columns + most_columns - 1) / most_columns;
   // The mode is a thread's own. A tensor of inference may not be written outside of it.
   const bool is_inference = c10::InferenceMode::is_enabled();
   for (int64_t row = 0; row < rows; row += most_rows) {
     const int64_t count = std::min(most_rows, rows - row);
+    const int64_t num_parts = (count + kTileRows - 1) / kTileRows;
     const Tensor wide = a.narrow(0, row, count).to(at::kFloat);
     const Tensor target = to.narrow(0, row, count);
-    at::parallel_for(0, num_blocks, 1, [&](int64_t begin, int64_t end) {
+    at::parallel_for(0, num_blocks * num_parts, 1, [&](int64_t begin, int64_t end) {
       const c10::InferenceMode inference(is_inference);
       const at::NoGradGuard no_grad;
-      for (int64_t first = begin * most_columns; first < std::min(columns, end * most_columns);
-           first += most_columns) {
+      Tensor block;
+      for (int64_t tile = begin; tile < end; ++tile) {
+        const int64_t first = tile / num_parts * most_columns;
+        const int64_t part = tile % num_parts * kTileRows;
         const int64_t width = std::min(most_columns, columns - first);
-        Tensor sums = multiply(wide, b.narrow(0, first, width).to(at::kFloat));
+        const int64_t height = std::min(kTileRows, count - part);
+        if (tile == begin || part == 0) block = b.narrow(0, first, width).to(at::kFloat);
+        Tensor sums = multiply(wide.narrow(0, part, height), block);
         if (bias) sums.add_(bias->narrow(0, first, width));
-        Tensor block = target.narrow(1, first, width);
-        if (adds) sums.add_(block);
-        block.copy_(sums);
+        Tensor result = target.narrow(0, part, height).narrow(1, first, width);
+        if (adds) sums.add_(result);
+        result.copy_(sums);
       }
     });
   }

@@ -32,11 +32,11 @@ Tensor product(const Tensor& a, const Tensor& b) {
   return at::linear(a, b);
 }
 
-// Sizes of one block, of several blocks of b, and of several of a (64 MiB).
+// Sizes of one tile, of several tiles of b, of a, and of more of a than 64 MiB.
 TEST(MultiplyInFp32, SumOfProductAndBias_IsRoundedOnce) {
   for (const at::ScalarType type : kTypes) {
     for (const auto& [m, n, k] : std::vector<std::array<int64_t, 3>>{
-             {3, 5, 7}, {1, 1, 1}, {9, 1300, 500}, {1026, 65, 16400}}) {
+             {3, 5, 7}, {1, 1, 1}, {9, 1300, 500}, {1100, 300, 40}, {1026, 65, 16400}}) {
       const Tensor a = numbers({m, k}, 1).to(type), b = numbers({n, k}, 2).to(type);
       const Tensor bias = numbers({n}, 3).to(type), to = numbers({m, n}, 4).to(type);
       Tensor want = wide(a).matmul(wide(b).t()) + wide(bias);
