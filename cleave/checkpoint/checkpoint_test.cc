@@ -14,6 +14,7 @@
 #include "cleave/checkpoint/run_folder.h"
 #include "cleave/file/fault_hook.h"
 #include "cleave/format/manifest.h"
+#include "cleave/parallel/lora.h"
 #include "tests/support/saved_models.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
@@ -417,6 +418,22 @@ TEST(Checkpoint, WithoutState_HasNoFileOfIt) {
   });
   EXPECT_FALSE(fs::exists(folder / "saved/state.json"));
   EXPECT_THAT(find_damage(folder / "saved"), IsEmpty());
+}
+
+// Their int8 codes would be stored as if they were weights.
+TEST(Checkpoint, ModelWithAdaptersButNoConfigOfThem_IsRefused) {
+  const TempFolder folder;
+  on_layout({1, 1}, [&](const Writers& writers) {
+    for (const bool is_int8 : {false, true}) {
+      const auto model = make_model(Json::parse(kLlamaConfig, "config.json"));
+      attach_lora(*model, model->sequence(), {.rank = 1, .has_int8_base = is_int8}, at::kFloat);
+      Checkpoint checkpoint;
+      checkpoint.model = model.get();
+      EXPECT_EQ(thrown_by([&] { save_checkpoint(folder / "saved", checkpoint, writers); }).code(),
+                Code::kUsage);
+    }
+  });
+  EXPECT_FALSE(fs::exists(folder / "saved"));
 }
 
 TEST(Checkpoint, ConfigOfEveryType_IsNamedUnderTheConfigsOwnKeys) {

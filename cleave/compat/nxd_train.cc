@@ -21,7 +21,9 @@ void complete_gradients(const Parameters& parameters) {
   const Axis& tp = get_tensor_model_parallel_group();
   for (const auto& p : parameters) {
     if (p->ownership() == Parameter::Ownership::kNotOwned) continue;
-    CLEAVE_CHECK(p->leaf().defined() && p->axis().size() == tp.size(), Code::kUsage, p->name(),
+    const bool is_on_tp =
+        p->axis().size() == tp.size() && (tp.size() == 1 || has_same_ranks(p->axis(), tp));
+    CLEAVE_CHECK(p->leaf().defined() && is_on_tp, Code::kUsage, p->name(),
                  " is not on the tensor-parallel group; call move_model_to_device(model, device) "
                  "before the optimizer is made");
     check_stages(*p);

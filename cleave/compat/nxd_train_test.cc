@@ -225,6 +225,12 @@ TEST(ClipGradNorm, WrongCalls_SayTheRemedy) {
     EXPECT_NE(std::string(group.what()).find("move_model_to_device"), std::string::npos)
         << group.what();
   });
+  on_model_parallel(2, 2, [&] {  // a group of as many ranks
+    nxd::ColumnParallelLinear other(
+        4, 6, {.tensor_model_parallel_group = nxd::get_data_parallel_group()});
+    nxd::move_model_to_device(other, at::kCPU);
+    EXPECT_EQ(thrown_by([&] { nxd::clip_grad_norm(other.parameters(), 1); }).code(), Code::kUsage);
+  });
 }
 
 // Oracle: the parameters before the move.

@@ -111,8 +111,9 @@ Pass plain_pass(const Tensor& logits_NW, const Tensor& labels_N, const Tensor& v
   }
   p.masked_fill_(valid.bitwise_not().unsqueeze(-1), 0);
   return {.loss_N = loss_of(sums, valid, s, classes.whole),
-          .gradient = [p, type](const Tensor& upstream) {
-            return (p * upstream.unsqueeze(-1)).to(type);
+          .gradient = [p, type, ignored = valid.bitwise_not()](const Tensor& upstream) {
+            // The mean of no losses has an infinite factor, and 0 times infinity is not a number.
+            return (p * upstream.masked_fill(ignored, 0).unsqueeze(-1)).to(type);
           }};
 }
 

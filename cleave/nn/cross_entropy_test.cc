@@ -148,6 +148,18 @@ TEST(CrossEntropy, OtherIgnoreIndexAndGlobalCount_AreFollowed) {
   });
 }
 
+// As in PyTorch: the mean of no losses is NaN, and its gradient zero.
+TEST(CrossEntropy, NoLabels_GiveAGradientOfZeros) {
+  for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf}) {
+    on_ranks(2, [&](const Axis& axis) {
+      const Loss got = sharded_loss(numbers({4, 6}, 1).to(type), at::full({4}, -100, at::kLong), {},
+                                    at::ones({}, at::kDouble), axis);
+      EXPECT_TRUE(got.value.isnan().item<bool>()) << type;
+      EXPECT_EQ(got.gradient.abs().sum().item<double>(), 0) << type;
+    });
+  }
+}
+
 // Padding classes have logits of -inf, and positions without a label may have any logits.
 TEST(CrossEntropy, InfiniteLogitsThatDoNotCount_LeaveTheRestFinite) {
   const double infinity = std::numeric_limits<double>::infinity();

@@ -63,6 +63,9 @@ void Linear::attach_lora(const LoraBranch& branch) {
   const int64_t in = features(in_dim_);
   const int64_t out = features(out_dim_);
   CLEAVE_CHECK(!lora_a_, Code::kUsage, subject(path()), "it has an adapter already");
+  CLEAVE_CHECK(weight_->axis().size() == 1, Code::kUsage, subject(path()), "the layer is on ",
+               weight_->axis().size(), " ranks of ", weight_->axis().name(),
+               " already; attach adapters before the model is parallelized");
   CLEAVE_CHECK(rank >= 1 && rank <= std::min(in, out), Code::kShape, subject(path()), "LoRA rank ",
                rank, " does not fit a matrix of ", out, " x ", in, "; choose a rank from 1 to ",
                std::min(in, out));
@@ -197,6 +200,9 @@ DTensor Linear::whole(const DTensor& x, const Context& context) {
 }
 
 DTensor Linear::columns(const DTensor& x, const Context& context) const {
+  CLEAVE_CHECK(!bias_ || bias_->placement().is_shard(), Code::kShape, path(),
+               ": another layer shards the weight over its outputs, and the bias is whole; give "
+               "this layer the style colwise");
   const std::optional<Tensor> b = bias_ ? std::optional(bias_->use()) : std::nullopt;
   const Placement out = Shard{static_cast<int>(x.dim()) - 1, weight_->placement().split()};
   return x.with(product(x, b, context), out);
@@ -205,7 +211,8 @@ DTensor Linear::columns(const DTensor& x, const Context& context) const {
 DTensor Linear::rows(const DTensor& x, const Context& context) {
   DTensor y = mine(x.with(product(x, std::nullopt, context), Partial{}));
   if (!bias_) return y;
-  y = y.redistribute(*output_layout());
+  // Without split_rows(), if the weight is tied to one that another layer has sharded.
+  y = y.redistribute(output_layout().value_or(Replicate{}));
   CLEAVE_CHECK(
       !y.placement().is_partial() || !y.is_split(), Code::kShape, path(),
       ": the bias is added once, after the sum, but output=Partial leaves partial sums; remove "

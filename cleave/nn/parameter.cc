@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/layout/shards.h"
 #include "cleave/nn/call_record.h"
 
 namespace cleave::inline nn {
@@ -45,6 +46,9 @@ void Parameter::shard(const Axis& axis, int dim, const SplitPtr& split) {
   if (!leaf_.defined()) return;
   leaf_.set_data(part_of(leaf_));
   use_ = leaf_;
+  if (is_int8() && dim == int8_row_dim()) {
+    scales_ = Shards{axis, Shard{0, split}, name()}.slice(scales_);
+  }
 }
 
 void Parameter::change_split(const SplitPtr& split) {

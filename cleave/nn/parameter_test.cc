@@ -201,6 +201,26 @@ TEST(Parameter, ShardingWithMemory_KeepsItsPartInTheSameTensor) {
   }
 }
 
+// Oracle: the rows of the whole matrix, each with its scale.
+TEST(Parameter, ShardingAnInt8MatrixWithMemory_KeepsTheScalesOfItsRows) {
+  const Tensor values = test::whole_numbers({6, 6}, 5), scales = test::numbers({6}, 6);
+  const auto scaled = [](const Tensor& v, const Tensor& s, int row_dim) {
+    return v.to(at::kDouble) * s.unsqueeze(1 - row_dim);
+  };
+  for (const int row_dim : {0, 1}) {
+    on_ranks(3, [&](const Axis& axis) {
+      for (const int dim : {0, 1}) {
+        Parameter p({6, 6}, Init::normal(1));
+        p.freeze_int8(row_dim);
+        p.set_int8(values.to(at::kChar), scales);
+        p.shard(axis, dim, Split::intern(6, {{{0, 1}, {4, 5}}, {{1, 2}, {5, 6}}, {{2, 4}}}));
+        EXPECT_TRUE(at::equal(scaled(p.leaf(), p.scales(), row_dim),
+                              test::slice_of(p, scaled(values, scales, row_dim))));
+      }
+    });
+  }
+}
+
 TEST(Parameter, ChangeSplit_ReshardsTheSameDimBeforeThereIsMemory) {
   on_ranks(2, [](const Axis& axis) {
     Parameter p({6, 4}, Init::normal(1));

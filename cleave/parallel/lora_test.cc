@@ -186,6 +186,19 @@ TEST(Lora, WrongTargetsOrRank_AreRefusedByName) {
   EXPECT_EQ(rank.front(), '3');
 }
 
+// Their matrices would not be sharded, and gradients of whole ones not summed over tp.
+TEST(Lora, AfterTheModelIsParallelized_AreRefused) {
+  test::on_ranks(2, [](const Axis& axis) {
+    Tiny model;
+    parallelize_module(model, axis, {{"*.up", Colwise{}}, {"*.down", Rowwise{}}});
+    const Error error =
+        test::thrown_by([&] { attach_lora(model, model.sequence(), {.rank = 2}, at::kFloat); });
+    EXPECT_EQ(error.code(), Code::kUsage);
+    EXPECT_NE(std::string(error.what()).find("before the model is parallelized"),
+              std::string::npos);
+  });
+}
+
 TEST(Lora, DropoutOfExperts_IsRefused) {
   const Json config = Json::parse_file(test::golden_folder("mixtral") + "/config.json");
   const auto attach = [&](const std::string& target) {

@@ -8,6 +8,8 @@
 #include "cleave/mesh/dry_axis.h"
 #include "cleave/model/model.h"
 #include "cleave/nn/cross_entropy.h"
+#include "cleave/nn/embedding.h"
+#include "cleave/nn/linear.h"
 #include "cleave/nn/mlp.h"
 #include "cleave/nn/norm.h"
 #include "cleave/parallel/gradients.h"
@@ -143,6 +145,44 @@ TEST(ParallelizeModule, StyleOnALayerWithoutOne_IsRefused) {
     EXPECT_EQ(error.code(), Code::kShape);
     EXPECT_NE(std::string(error.what()).find("it applies to Linear and Embedding layers"),
               std::string::npos);
+  });
+}
+
+/// A head with a bias and the matrix of the embedding, but no entry of the plan.
+struct TiedHead : Layer {
+  TiedHead() {
+    head.tie_weight(embed.weight());
+    add("embed", embed);
+    add("head", head);
+  }
+  DTensor forward(const DTensor& x, const Context& context) override {
+    return head(embed(x, context), context);
+  }
+  Embedding embed{{.num_embeddings = 8, .embedding_dim = 6, .init = Init::normal(1)}};
+  Linear head{{.in_features = 6, .out_features = 8, .bias_init = Init::normal(1)}};
+};
+
+// Oracle: libtorch on the whole matrix and bias.
+TEST(ParallelizeModule, HeadTiedToAShardedEmbedding_AddsItsBiasOnceOrSaysWhatItNeeds) {
+  TiedHead whole;
+  materialize(whole, {.seed = 3, .dtype = at::kDouble});
+  const Tensor ids = test::ids({2, 5}, 8, 1), matrix = whole.embed.weight()->leaf();
+  const Tensor want =
+      at::linear(at::embedding(matrix, ids), matrix, whole.parameters().back()->leaf());
+  on_ranks(2, [&](const Axis& axis) {
+    TiedHead by_width;
+    parallelize_module(by_width, axis, {{"embed", Colwise{.output = Replicate{}}}});
+    materialize(by_width, {.seed = 3, .dtype = at::kDouble});
+    const DTensor got = by_width(DTensor(ids, axis, Replicate{}), Context());
+    EXPECT_LE((got.local() - want).abs().max().item<double>(), 1e-14);
+
+    TiedHead by_ids;
+    parallelize_module(by_ids, axis, {{"embed", Rowwise{.output = Replicate{}}}});
+    materialize(by_ids, {.seed = 3, .dtype = at::kDouble});
+    const Error error =
+        thrown_by([&] { (void)by_ids(DTensor(ids, axis, Replicate{}), Context()); });
+    EXPECT_EQ(error.code(), Code::kShape);
+    EXPECT_NE(std::string(error.what()).find("the style colwise"), std::string::npos);
   });
 }
 
