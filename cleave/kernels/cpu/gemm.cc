@@ -12,6 +12,7 @@
 #include "cleave/kernels/cpu/tiles.h"
 #include "cleave/kernels/cpu/wide_product.h"
 #include "cleave/kernels/decode.h"
+#include "cleave/kernels/device.h"
 #include "cleave/runtime/kernel_switches.h"
 #include "cleave/torch_internals/deferred.h"
 #include "cleave/torch_internals/node.h"
@@ -34,7 +35,7 @@ bool is_for_tiles(const Tensor& t) {
 
 /// Whether products of t's 16-bit type are computed in fp32, which is faster on this CPU.
 bool is_widened(const Tensor& t) {
-  return t.is_cpu() && t.numel() > 0 && is_on(Kernel::kPanels) &&
+  return takes_ways_of_cpu(t) && t.numel() > 0 && is_on(Kernel::kPanels) &&
          lacks_fast_products(t.scalar_type());
 }
 
@@ -69,7 +70,9 @@ Tensor widened_product(const Tensor& a, const Tensor& b, const std::optional<Ten
   Tensor result = at::empty(shape, a.options());
   multiply_in_fp32(a.reshape({-1, a.size(-1)}), b, bias, result.view({-1, b.size(0)}),
                    /*adds=*/false, float_product);
-  return result;
+  if (!a.is_meta()) return result;
+  result.reset();
+  return at::linear(a, b, bias);  // a forecast counts this product
 }
 
 /// a b^T + bias by the chosen library; b [n, k].
@@ -108,6 +111,7 @@ Tensor input_gradient(const Tensor& g, const Tensor& w) {
 template <class T>
 Tensor transposed_copy(const Tensor& t) {
   Tensor out = at::empty({t.size(1), t.size(0)}, t.options());
+  if (t.is_meta()) return out;
   const TransposeJob<T> job{.columns = t.size(1),
                             .from = static_cast<const T*>(t.const_data_ptr()),
                             .from_stride = t.stride(0),
@@ -194,11 +198,9 @@ void count_frozen_products(const Tensor& x, const Tensor& y, const std::optional
 void add_product(const Tensor& y, const Tensor& a, const Tensor& b) {
   if (y.numel() == 0) return;
   const Tensor to = y.view({a.size(0), b.size(1)});
-  if (is_widened(a) && is_widened(b)) {
-    multiply_in_fp32(a, b.t(), std::nullopt, to, /*adds=*/true, float_product);
-  } else {
-    to.addmm_(a, b);
-  }
+  const bool widens = is_widened(a) && is_widened(b);
+  if (widens) multiply_in_fp32(a, b.t(), std::nullopt, to, /*adds=*/true, float_product);
+  if (!widens || a.is_meta()) to.addmm_(a, b);
 }
 
 }  // namespace

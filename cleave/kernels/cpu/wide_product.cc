@@ -40,6 +40,14 @@ void multiply_in_fp32(const Tensor& a, const Tensor& b, const std::optional<Tens
   const int64_t most_rows = std::max<int64_t>(kMostBytes / bytes, 1);
   const int64_t most_columns = std::clamp(kTileBytes / bytes, kLeastColumns, kMostColumns);
   const int64_t num_blocks = (columns + most_columns - 1) / most_columns;
+  if (a.is_meta()) {  // a dry run: the memory
+    const int64_t height = std::min(most_rows, rows), width = std::min(most_columns, columns);
+    const auto options = a.options().dtype(at::kFloat);
+    const Tensor wide = at::empty({height, inner}, options);
+    const Tensor block = at::empty({width, inner}, options);
+    const Tensor sums = at::empty({std::min(kTileRows, height), width}, options);
+    return;
+  }
   // The mode is a thread's own. A tensor of inference may not be written outside of it.
   const bool is_inference = c10::InferenceMode::is_enabled();
   for (int64_t row = 0; row < rows; row += most_rows) {

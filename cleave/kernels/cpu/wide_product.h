@@ -22,7 +22,7 @@ using FloatProduct = std::function<Tensor(const Tensor& a, const Tensor& b)>;
 ///   a [m, k]   b [n, k]   bias [n] or empty   to [m, n]: 16-bit CPU tensors of any strides
 ///
 /// Threads divide the results. Of a, at most 64 MiB are in fp32 at a time; of b, 1 MiB or 64 rows
-/// per thread. Not differentiable.
+/// per thread. On the meta device it only allocates these. Not differentiable.
 void multiply_in_fp32(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bias,
                       const Tensor& to, bool adds, const FloatProduct& multiply);
 
