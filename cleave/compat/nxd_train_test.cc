@@ -225,7 +225,7 @@ TEST(ClipGradNorm, WrongCalls_SayTheRemedy) {
     EXPECT_NE(std::string(group.what()).find("move_model_to_device"), std::string::npos)
         << group.what();
   });
-  on_model_parallel(2, 2, [&] {  // a group of as many ranks
+  on_model_parallel(2, 2, [&] {  // another group with the same number of ranks
     nxd::ColumnParallelLinear other(
         4, 6, {.tensor_model_parallel_group = nxd::get_data_parallel_group()});
     nxd::move_model_to_device(other, at::kCPU);

@@ -39,7 +39,7 @@ std::string read_latest(const std::filesystem::path& latest);
 std::filesystem::path resolve_run_folder(const std::filesystem::path& folder);
 
 /// The folders from which these models, adapters and tokenizers would be read now: of a run, its
-/// newest checkpoint. Leaves out what is no folder.
+/// newest checkpoint. Leaves out what is not a folder.
 std::vector<std::string> folders_of(std::initializer_list<std::string> given);
 
 /// If `error` may be due to it, and one of the folders is not there: throws Error(kIo) that says
