@@ -442,39 +442,6 @@ TEST(KvCache, TooManyTokens_AreRefusedWithTheNumbers) {
   EXPECT_STREQ(error.what(), "the KV cache holds at most 4 tokens; it has 3 and got 2 more");
 }
 
-TEST(HeadShard, UnevenHeads_HaveTheirKvHeadsOnTheSameRank) {
-  // Six heads on four ranks: 0 1, 2 3, 4, 5; with three KV heads: 0, 1, 2, 2.
-  const HeadShard shard = HeadShard::make(6, 3, 10, 4);
-  EXPECT_EQ(shard.query->widths(), (std::vector<int64_t>{20, 20, 10, 10}));
-  EXPECT_EQ(shard.kv->ranges(2), (std::vector<Range>{{20, 30}}));
-  EXPECT_EQ(shard.kv->ranges(3), (std::vector<Range>{{20, 30}}));
-  EXPECT_TRUE(shard.kv->owned(3).empty());
-  EXPECT_EQ(shard.query->family(), shard.kv->family());
-  // Six heads with two KV heads: rank 1 of 4 has heads 2 and 3, which use different KV heads.
-  const HeadShard two = HeadShard::make(6, 2, 10, 4);
-  EXPECT_EQ(two.kv->ranges(1), (std::vector<Range>{{0, 20}}));
-  EXPECT_TRUE(at::equal(kv_head_of(two, 6, 2, 1), at::tensor({0, 1}, at::kLong)));
-  EXPECT_TRUE(at::equal(kv_head_of(two, 6, 2, 3), at::tensor({0}, at::kLong)));
-}
-
-TEST(HeadShard, FusedColumns_AreEachRanksQueriesKeysAndValues) {
-  const SplitPtr fused = fused_columns(HeadShard::make(6, 3, 10, 4));
-  EXPECT_EQ(fused->whole(), 60 + 30 + 30);
-  EXPECT_EQ(fused->ranges(0), (std::vector<Range>{{0, 20}, {60, 70}, {90, 100}}));
-  EXPECT_EQ(fused->ranges(3), (std::vector<Range>{{50, 60}, {80, 90}, {110, 120}}));
-  EXPECT_EQ(fused->owned(3), (std::vector<Range>{{50, 60}}));  // rank 2 holds the KV head first
-  EXPECT_FALSE(fused_columns(HeadShard::make(25, 25, 64, 2))->overlaps());
-}
-
-TEST(HeadShard, MoreRanksThanHeads_AreRefusedWithTheValidSizes) {
-  const Error ranks = thrown_by([] { (void)HeadShard::make(6, 3, 10, 7); });
-  EXPECT_EQ(ranks.code(), Code::kShape);
-  EXPECT_STREQ(ranks.what(), "tp=7 is more than num_attention_heads=6; choose tp from 1 to 6");
-  const Error group = thrown_by([] { (void)HeadShard::make(6, 4, 10, 1); });
-  EXPECT_EQ(group.code(), Code::kShape);
-  EXPECT_NE(std::string(group.what()).find("num_key_value_heads=4"), std::string::npos);
-}
-
 TEST(Attention, InconsistentPlanOfProjections_IsRefused) {
   on_ranks(2, [](const Axis& axis) {
     const std::vector<Plan> wrong = {

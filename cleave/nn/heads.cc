@@ -6,6 +6,7 @@
 
 #include "cleave/base/error.h"
 #include "cleave/kernels/cpu/attention.h"
+#include "cleave/kernels/cpu/wide_product.h"
 #include "cleave/kernels/device.h"
 #include "cleave/nn/dropout.h"
 #include "cleave/nn/soft_cap.h"
@@ -158,6 +159,21 @@ Tensor for_each_head(const Tensor& t, const Tensor& kv_head) {
 
 }  // namespace
 
+namespace {
+
+/// Whether attention in q's 16-bit type is computed in fp32, which is faster on this CPU.
+bool is_widened(const Tensor& q) {
+  return is_on(Kernel::kAttention) && takes_ways_of_cpu(q) &&
+         lacks_fast_products(q.scalar_type());
+}
+
+/// As fp32, but for keys and values in int8.
+Tensor widened(const Tensor& t) {
+  return t.scalar_type() == at::kChar ? t : t.to(at::kFloat);
+}
+
+}  // namespace
+
 bool uses_fast_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                          const AttendOptions& options) {
   return is_on(Kernel::kAttention) && !options.bias.defined() &&
@@ -179,6 +195,9 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOpt
                            .divisor = options.score_divisor,
                            .soft_cap = options.soft_cap,
                            .dropout = options.dropout});
+  }
+  if (is_widened(q)) {
+    return attend(widened(q), widened(k), widened(v), options, context).to(q.scalar_type());
   }
   if (k.scalar_type() == at::kChar) {
     const at::ScalarType type = q.scalar_type();

@@ -1,6 +1,7 @@
 #include "cleave/kernels/cpu/bf16_products.h"
 
 #include "cleave/base/error.h"
+#include "cleave/kernels/cpu/isa.h"
 #include "cleave/kernels/cpu/kernel_job.h"
 #include "cleave/kernels/cpu/tiles.h"
 
@@ -196,10 +197,7 @@ CLEAVE_BF16 void multiply(const PairProduct& p) {
 }  // namespace
 
 bool has_bf16_products() {
-  static const bool has =
-      __builtin_cpu_supports("avx512bf16") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-      __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
-  return has;
+  return has_isa(Isa::kAvx512Bf16);
 }
 
 void bf16_rows_range(const FewRowsJob& job, const void* x, int64_t begin, int64_t end) {

@@ -41,7 +41,8 @@ Tensor affine_frozen(const Tensor& x, std::function<Tensor()> weight,
 Tensor matrix_product(const Tensor& a, const Tensor& b);
 
 /// Whether few_rows_linear supports these: x of 1 to 8 rows and a contiguous matrix, both fp32 or
-/// both bf16 on the CPU. Such products occur in decoding and are limited by reading the weights.
+/// both bf16 on the CPU; up to 64 rows of bf16 if lacks_fast_products. Such products occur in
+/// decoding and are limited by reading the weights.
 bool takes_few_rows(const Tensor& x, const Tensor& weight);
 
 /// x weight^T + bias, summed in fp32. Not differentiable.

@@ -6,6 +6,7 @@
 #include <c10/util/Half.h>
 
 #include "cleave/kernels/cpu/int8_loops.h"
+#include "cleave/kernels/cpu/isa.h"
 #include "cleave/kernels/cpu/tiles.h"
 
 #if defined(__x86_64__)
@@ -306,10 +307,7 @@ bool has_int4_loops(Int4Loops loops) {
 #if defined(__x86_64__)
   if (loops == Int4Loops::kAmx) return has_int4_loops(Int4Loops::kVnni) && has_tiles();
   if (loops == Int4Loops::kVnni) return has_int8_loops(Int8Loops::kVnni);
-  if (loops == Int4Loops::kAvx2) {
-    return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 &&
-           __builtin_cpu_supports("f16c") != 0;
-  }
+  if (loops == Int4Loops::kAvx2) return has_isa(Isa::kAvx2);
 #endif
   return loops == Int4Loops::kPortable;
 }

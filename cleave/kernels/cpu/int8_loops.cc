@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cleave/kernels/cpu/isa.h"
 #include "cleave/kernels/cpu/kernel_job.h"
 #include "cleave/kernels/cpu/reorder.h"
 #include "cleave/kernels/cpu/tiles.h"
@@ -238,11 +239,8 @@ Int8Loops best_loops(int64_t rows) {
 bool has_int8_loops(Int8Loops loops) {
 #if defined(__x86_64__)
   if (loops == Int8Loops::kAmx) return has_int8_loops(Int8Loops::kVnni) && has_tiles();
-  if (loops == Int8Loops::kVnni) {
-    return __builtin_cpu_supports("avx512vnni") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-           __builtin_cpu_supports("avx512vl") != 0;
-  }
-  if (loops == Int8Loops::kAvx2) return __builtin_cpu_supports("avx2") != 0;
+  if (loops == Int8Loops::kVnni) return has_isa(Isa::kAvx512Vnni);
+  if (loops == Int8Loops::kAvx2) return has_isa(Isa::kAvx2);
 #endif
   return loops == Int8Loops::kPortable;
 }

@@ -4,9 +4,9 @@
 #include <cstring>
 
 #include "cleave/base/error.h"
+#include "cleave/kernels/cpu/isa.h"
 
 #if defined(__x86_64__) && defined(__linux__)
-#include <cpuid.h>
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -247,18 +247,10 @@ CLEAVE_TILES void multiply(const TileProduct& p) {
   release();
 }
 
-/// Whether the CPU has AMX for bf16 and int8. Source: Intel's manual of instructions, CPUID leaf 7.
-bool has_amx() {
-  constexpr unsigned kBf16 = 1U << 22, kTiles = 1U << 24, kInt8 = 1U << 25,
-                     kAll = kBf16 | kTiles | kInt8;
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kAll) == kAll;
-}
-
 /// Asks the system for the tiles' registers, which it saves only for processes that asked.
 bool requested_tiles() {
   constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE
-  return has_amx() && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return has_isa(Isa::kAmx) && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
 }  // namespace

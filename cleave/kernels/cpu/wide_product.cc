@@ -6,6 +6,8 @@
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
 
+#include "cleave/kernels/cpu/isa.h"
+
 namespace cleave::inline kernels {
 namespace {
 
@@ -20,12 +22,8 @@ constexpr int64_t kFloatBytes = 4;
 
 bool lacks_fast_products(at::ScalarType type) {
 #if defined(__x86_64__)
-  // The instructions that oneDNN, which libtorch then uses, requires for the type.
-  static const bool has_avx512 = __builtin_cpu_supports("avx512bw") != 0 &&
-                                 __builtin_cpu_supports("avx512vl") != 0 &&
-                                 __builtin_cpu_supports("avx512dq") != 0;
-  static const bool has_fp16 = has_avx512 && __builtin_cpu_supports("avx512fp16") != 0;
-  return (type == at::kBFloat16 && !has_avx512) || (type == at::kHalf && !has_fp16);
+  return (type == at::kBFloat16 && !has_isa(Isa::kAvx512Bf16)) ||
+         (type == at::kHalf && !has_isa(Isa::kAvx512Fp16));
 #else
   (void)type;
   return false;
@@ -58,13 +56,17 @@ void multiply_in_fp32(const Tensor& a, const Tensor& b, const std::optional<Tens
     at::parallel_for(0, num_blocks * num_parts, 1, [&](int64_t begin, int64_t end) {
       const c10::InferenceMode inference(is_inference);
       const at::NoGradGuard no_grad;
+      const Tensor blocks = at::empty({most_columns, inner}, a.options().dtype(at::kFloat));
       Tensor block;
       for (int64_t tile = begin; tile < end; ++tile) {
         const int64_t first = tile / num_parts * most_columns;
         const int64_t part = tile % num_parts * kTileRows;
         const int64_t width = std::min(most_columns, columns - first);
         const int64_t height = std::min(kTileRows, count - part);
-        if (tile == begin || part == 0) block = b.narrow(0, first, width).to(at::kFloat);
+        if (tile == begin || part == 0) {
+          block = blocks.narrow(0, 0, width);
+          block.copy_(b.narrow(0, first, width));
+        }
         Tensor sums = multiply(wide.narrow(0, part, height), block);
         if (bias) sums.add_(bias->narrow(0, first, width));
         Tensor result = target.narrow(0, part, height).narrow(1, first, width);

@@ -1,0 +1,70 @@
+#include "cleave/kernels/cpu/isa.h"
+
+#include <cstdlib>
+#include <string_view>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+#include "hwy/highway.h"
+#endif
+
+namespace cleave::inline kernels {
+
+#if defined(__x86_64__)
+namespace {
+
+uint32_t bit_of(Isa isa) {
+  return uint32_t{1} << static_cast<unsigned>(isa);
+}
+
+/// Source: Intel's manual of instructions, CPUID leaf 7.
+bool cpu_has_amx() {
+  constexpr unsigned kBf16 = 1U << 22, kTiles = 1U << 24, kInt8 = 1U << 25,
+                     kAll = kBf16 | kTiles | kInt8;
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kAll) == kAll;
+}
+
+/// The bits of what this CPU has.
+uint32_t read_isa() {
+  __builtin_cpu_init();
+  uint32_t bits = 0;
+  if (__builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 &&
+      __builtin_cpu_supports("f16c") != 0) {
+    bits |= bit_of(Isa::kAvx2);
+  }
+  const char* variable = std::getenv("CLEAVE_MAX_CPU_ISA");  // NOLINT(concurrency-mt-unsafe)
+  const std::string_view most = variable == nullptr ? "" : variable;
+  if (most == "AVX2") {
+    hwy::DisableTargets(HWY_AVX2 - 1);  // newer ones have lower bits
+    return bits;
+  }
+  if (__builtin_cpu_supports("avx512f") == 0 || __builtin_cpu_supports("avx512bw") == 0 ||
+      __builtin_cpu_supports("avx512dq") == 0 || __builtin_cpu_supports("avx512vl") == 0) {
+    return bits;
+  }
+  bits |= bit_of(Isa::kAvx512);
+  if (__builtin_cpu_supports("avx512vnni") != 0) bits |= bit_of(Isa::kAvx512Vnni);
+  if (most == "AVX512_CORE_VNNI") return bits;
+  if (__builtin_cpu_supports("avx512bf16") != 0) bits |= bit_of(Isa::kAvx512Bf16);
+  if (__builtin_cpu_supports("avx512fp16") != 0) bits |= bit_of(Isa::kAvx512Fp16);
+  if (cpu_has_amx()) bits |= bit_of(Isa::kAmx);
+  return bits;
+}
+
+/// Read when the library is loaded: before Highway chooses kernels, at their first call.
+const uint32_t isa_bits = read_isa();
+
+}  // namespace
+
+bool has_isa(Isa isa) {
+  return (isa_bits & bit_of(isa)) != 0;
+}
+#else
+bool has_isa(Isa) {
+  return false;
+}
+#endif
+
+}  // namespace cleave::inline kernels
