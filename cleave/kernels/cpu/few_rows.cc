@@ -15,8 +15,8 @@ namespace {
 // Minimal bytes of the matrix per thread.
 constexpr int64_t kGrainBytes = 65536;
 
-// Most rows of bf16 on CPUs without fast products of it. They take several passes over a part of the
-// matrix; with more rows, products in fp32 are faster.
+// Most rows of bf16 on CPUs without fast products of it. They take several passes over a part of
+// the matrix; with more rows, products in fp32 are faster.
 constexpr int64_t kMostBf16Rows = 8 * kMaxFewRows;
 // Columns per pass, whose part of the matrix stays in the L2 cache.
 constexpr int64_t kPassBytes = 131072;
@@ -49,9 +49,8 @@ bool takes_few_rows(const Tensor& x, const Tensor& weight) {
   const at::ScalarType type = x.scalar_type();
   const int64_t most = lacks_fast_products(type) ? kMostBf16Rows : kMaxFewRows;
   return x.is_cpu() && weight.is_cpu() && weight.scalar_type() == type &&
-         (type == at::kFloat || type == at::kBFloat16) && rows_of(x) > 0 &&
-         rows_of(x) <= most && weight.numel() > 0 && weight.is_contiguous() &&
-         weight.size(-1) == x.size(-1);
+         (type == at::kFloat || type == at::kBFloat16) && rows_of(x) > 0 && rows_of(x) <= most &&
+         weight.numel() > 0 && weight.is_contiguous() && weight.size(-1) == x.size(-1);
 }
 
 Tensor few_rows_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
