@@ -44,7 +44,7 @@ std::string ChatCounts::warning(int64_t seq_len) const {
                          tokens, " tokens are not used (the first: ", first, ")");
   if (left_out > 0)
     text += str("; ", left_out, " of them ", left_out == 1 ? "is" : "are",
-                " left out, because no trained token is left");
+                " left out, because the truncation removed all of its trained tokens");
   return text;
 }
 

@@ -116,7 +116,7 @@ void Parameter::used_in(const DTensor& activation) {
   const Placement& p = activation.placement();
   const bool split_work = p.is_shard() || p.is_fanout();
   CLEAVE_CHECK(!used_in_split_work_ || *used_in_split_work_ == split_work, Code::kShape, name(),
-               " is used in replicated work and in sharded work (now on a ", p.describe(),
+               " is used both on replicated and on sharded activations (now on a ", p.describe(),
                " made by ", activation.maker(),
                "); its gradient would be neither whole nor a partial sum");
   used_in_split_work_ = split_work;

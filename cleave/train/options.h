@@ -87,7 +87,7 @@ inline Row dpo_beta(double* target) {
           "",
           Limits{.low = 0, .high = 1000, .takes_low = false},
           kMustMatch,
-          {.kind = OnResume::kWarn, .consequence = "rewards change their size"}};
+          {.kind = OnResume::kWarn, .consequence = "the scale of the rewards changes"}};
 }
 
 /// Options for the model and the data.
