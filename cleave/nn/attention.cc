@@ -189,10 +189,11 @@ Attention::Attention(const AttentionOptions& o)
   add("v_proj", v_proj_, "wv");
   add("o_proj", o_proj_, "wo");
   const bool crosses = !o.keys_from.empty();
-  CLEAVE_CHECK(!crosses || !(o.causal || o.rotary || o.window > 0 || o.relative_bias), Code::kUsage,
-               "cross-attention to '", o.keys_from,
-               "' has no order of queries and keys; set causal=false, and leave out rotary, window "
-               "and relative_bias");
+  CLEAVE_CHECK(
+      !crosses || !(o.causal || o.rotary || o.window > 0 || o.relative_bias), Code::kUsage,
+      "cross-attention to '", o.keys_from,
+      "' has queries and keys of two sequences; set causal=false, and leave out rotary, window "
+      "and relative_bias");
   if (o.relative_bias) {
     check_relative_bias(*o.relative_bias, o.causal);
     relative_bias_ = std::make_shared<Parameter>(

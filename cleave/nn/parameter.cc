@@ -41,7 +41,7 @@ void Parameter::shard(const Axis& axis, int dim, const SplitPtr& split) {
   CLEAVE_CHECK(
       split->whole() == shape()[static_cast<size_t>(dim)] && split->num_ranks() == axis.size(),
       Code::kShape, name(), ": dim ", dim, " has ", shape()[static_cast<size_t>(dim)],
-      " elements; the split is of ", split->whole(), " over ", split->num_ranks(), " ranks");
+      " elements; the split has ", split->whole(), " on ", split->num_ranks(), " ranks");
   set_placement(axis, wanted);
   if (!leaf_.defined()) return;
   leaf_.set_data(part_of(leaf_));
@@ -57,8 +57,9 @@ void Parameter::change_split(const SplitPtr& split) {
                                : " is not sharded yet");
   const Split* now = placement().split().get();
   CLEAVE_CHECK(split->whole() == now->whole() && split->num_ranks() == now->num_ranks(),
-               Code::kShape, name(), ": its split is of ", now->whole(), " over ", now->num_ranks(),
-               " ranks; the new one of ", split->whole(), " over ", split->num_ranks());
+               Code::kShape, name(), ": its split has ", now->whole(), " elements on ",
+               now->num_ranks(), " ranks; the new split has ", split->whole(), " on ",
+               split->num_ranks());
   set_placement(axis(), Shard{placement().dim(), split});
 }
 

@@ -57,7 +57,7 @@ std::string Membership::add(const RankInfo& info, const std::string& where) {
   if (info.world_size != world_size) {
     return str("rank 0 has world size ", world_size, ", rank ", info.rank, " (", name,
                ") has world size ", info.world_size,
-               "; give all ranks the same WORLD_SIZE, and jobs different MASTER_PORTs");
+               "; give all ranks the same WORLD_SIZE, and each job its own MASTER_PORT");
   }
   if (info.rank < 0 || info.rank >= world_size) {
     return str("rank ", info.rank, " (", name, ") is not in [0, ", world_size, ")");
@@ -71,7 +71,7 @@ std::string Membership::add(const RankInfo& info, const std::string& where) {
   std::string& known = names_[static_cast<size_t>(info.rank)];
   if (!known.empty()) {
     return str("rank ", info.rank, " is claimed by ", known, " and by ", name,
-               "; give each process its own RANK, and jobs different MASTER_PORTs");
+               "; give each process its own RANK, and each job its own MASTER_PORT");
   }
   known = name;
   ++num_registered_;
