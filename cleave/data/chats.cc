@@ -51,7 +51,7 @@ std::string ChatCounts::warning(int64_t seq_len) const {
 std::shared_ptr<const Dataset> chat_dataset(const DatasetOptions& options, const ChatOptions& chat,
                                             ChatCounts* counts) {
   CLEAVE_CHECK(options.task == Task::kLm, Code::kUsage, options.files.front(),
-               " holds conversations, which only models for task lm learn");
+               " holds conversations, which only task lm can learn");
   require_tokenizer(options, "holds conversations, which need");
   auto dataset = std::make_shared<ChatDataset>(options);
   ChatReader reader(options.tokenizer, chat);

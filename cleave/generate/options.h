@@ -107,7 +107,7 @@ inline Row kv_cache_dtype(RunOptions& o) {
           "kv-cache-dtype",
           "",
           "dtype of keys and values, on CPUs: int8 has a scale for each token and head; auto is "
-          "bf16 with --dtype int8 or int4, else as activations",
+          "bf16 with --dtype int8 or int4, else the dtype of activations",
           "",
           Choices{"auto", "bf16", "int8"},
           kMustMatch};
@@ -179,7 +179,7 @@ inline std::vector<Section> sections(GenerateOptions& o) {
             {&o.stream, "stream", "", "print each text when it is complete, not token by token"},
             {&o.record_step, "record-step", "STEP",
              "record what every rank does in this step, into --out: step 1 reads the prompts and "
-             "chooses the first token, step 2 the second one",
+             "chooses the first token, step 2 chooses the second one",
              "none", kSteps, kMustMatch},
             {&o.out, "out", "DIR",
              "folder for replay.html, and replay.json for Perfetto, of --record-step", "none"}}},

@@ -227,7 +227,7 @@ void Attention::check_split(const Axis& axis) {
   CLEAVE_CHECK(
       together, Code::kShape, path(),
       ": q_proj, k_proj, v_proj and o_proj belong together; give the first three the style "
-      "colwise and o_proj rowwise, or none of them a style");
+      "colwise and o_proj rowwise, or give none of them a style");
   if (!split) return;
   attention_.set_split(axis);
   if (relative_bias_) {
