@@ -170,10 +170,12 @@ void reserve_descriptors(int64_t count, std::string_view user) {
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
   CLEAVE_CHECK(limit.rlim_max >= needed, Code::kUsage, user, " needs ", needed,
                " open files and sockets; the hard limit is ", limit.rlim_max,
-               " (ulimit -Hn); let the administrator raise it, or do with fewer ranks or files");
+               " (ulimit -Hn); ask the administrator to raise it, or use fewer ranks or files");
   limit.rlim_cur = limit.rlim_max;
   CLEAVE_CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0, Code::kUsage, user, " needs ", needed,
-               " open files and sockets, but the soft limit cannot be raised; set ulimit -n");
+               " open files and sockets, but the soft limit cannot be raised; raise it before the "
+               "start, with ulimit -n ",
+               needed);
 }
 
 int64_t peak_rss_bytes() {

@@ -59,8 +59,9 @@ AdapterDelta::AdapterDelta(const fs::path& folder, Model& model, std::set<std::s
   });
   const std::string problem = files_->path() + " is not an adapter of this model";
   if (targets_.empty() && missing.empty()) {
-    const std::string why = unexpected.empty() ? ": the file has no tensors"
-                                               : ", which has no place for " + *unexpected.begin();
+    const std::string why = unexpected.empty()
+                                ? ": the file has no tensors"
+                                : ": the model has no layer for " + *unexpected.begin();
     throw Error(Code::kFormat, problem + why);
   }
   if (left_out != nullptr) left_out->merge(unexpected);

@@ -101,11 +101,12 @@ const TensorInfo& state_of(const TensorSource& files, std::string_view part,
 void check_ema(const Optimizer& optimizer, const Parameters& parameters, const Safetensors& files) {
   if (parameters.empty()) return;
   const bool has_ema = files.find(state_name(kEma, parameters.front()->name())) != nullptr;
-  CLEAVE_CHECK(has_ema == optimizer.has_ema(), Code::kUsage, files.path(),
-               has_ema ? " has averaged weights (--ema), which this run would not continue; give "
-                         "--ema with a decay"
-                       : " has no averaged weights, because the run was started without --ema; "
-                         "resume it without");
+  CLEAVE_CHECK(
+      has_ema == optimizer.has_ema(), Code::kUsage, files.path(),
+      has_ema ? " has averaged weights, and this run has no --ema to continue them; give --ema "
+                "with a decay"
+              : " has no averaged weights, because the run was started without --ema; "
+                "resume it without --ema");
 }
 
 /// The --optimizer that wrote the files, if it is not this one; else empty. AdamW keeps two moments
@@ -135,9 +136,10 @@ void check_kind(const Optimizer& optimizer, const Parameters& parameters,
   const bool is_state = files.files()[0].metadata.contains(std::string(kNumSteps));
   if (parameters.empty() || !is_state) return;
   const std::string_view other = other_optimizer(optimizer, parameters, files);
-  CLEAVE_CHECK(other.empty(), Code::kUsage, files.path(),
-               " is of another optimizer, which this run would not continue; give --optimizer ",
-               other);
+  CLEAVE_CHECK(
+      other.empty(), Code::kUsage, files.path(),
+      " has the state of another optimizer, and a run keeps its optimizer; give --optimizer ",
+      other);
 }
 
 /// The bytes of this rank's part of a parameter in the files.
@@ -305,8 +307,9 @@ void load_optimizer(Optimizer& optimizer, const Parameters& parameters, const Sa
     }
   }
   CLEAVE_CHECK(num_needed == files.tensors().size(), Code::kFormat, files.path(),
-               ": the optimizer's files have ", files.tensors().size(), " tensors; this one needs ",
-               num_needed, "; they are of another optimizer or another model");
+               ": the optimizer's files have ", files.tensors().size(),
+               " tensors; this optimizer needs ", num_needed,
+               "; they are of another optimizer or another model");
   const auto& metadata = files.files()[0].metadata;
   const auto steps = metadata.find(std::string(kNumSteps));
   CLEAVE_CHECK(steps != metadata.end() && !steps->second.empty() && steps->second.size() < 19 &&

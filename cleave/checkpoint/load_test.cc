@@ -246,7 +246,8 @@ TEST(LoadOptimizer, TensorsThatDoNotFit_AreRefused) {
   files.tensors.push_back({"exp_avg.other", DType::kF32, {2}});
   const Error more = thrown_by([&] { (void)files.load(); });
   EXPECT_EQ(more.code(), Code::kFormat);
-  EXPECT_THAT(more.what(), HasSubstr("have 43 tensors; this one needs 42; they are of another"));
+  EXPECT_THAT(more.what(),
+              HasSubstr("have 43 tensors; this optimizer needs 42; they are of another"));
 }
 
 TEST(LoadOptimizer, InvalidNumberOfSteps_IsRefused) {

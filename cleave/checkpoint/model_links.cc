@@ -99,7 +99,8 @@ std::string link_model_files(const fs::path& run, const fs::path& checkpoint) {
     std::error_code is_none;
     if (fs::read_symlink(run / name, is_none) == target) continue;
     if (!is_replaceable(run / name, checkpoints)) {
-      kept = str((run / name).string(), ": it is not a checkpoint's, and stays as it is");
+      kept = str((run / name).string(),
+                 ": the file is not from a checkpoint of this run, so it is not replaced");
       continue;
     }
     link_atomically(target, run / name, problem);

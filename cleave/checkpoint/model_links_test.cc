@@ -76,7 +76,9 @@ TEST(ModelLinks, OtherFiles_StayAndAreNamed) {
   make_files(run.path(), {"config.json"});
   fs::create_symlink("config.json", run / "tokenizer.json");
   const std::string problem = link_model_files(run.path(), run / "step_00000001");
-  EXPECT_THAT(problem, HasSubstr("json: it is not a checkpoint's, and stays as it is"));
+  EXPECT_THAT(
+      problem,
+      HasSubstr("json: the file is not from a checkpoint of this run, so it is not replaced"));
   EXPECT_EQ(read_file(run / "config.json"), (run / "config.json").string());
   EXPECT_EQ(fs::read_symlink(run / "tokenizer.json"), "config.json");
   EXPECT_EQ(fs::read_symlink(run / "model.safetensors"), "step_00000001/model.safetensors");
@@ -103,10 +105,11 @@ TEST(ModelLinks, LinkThatCannotBeMade_IsOneWarningAndTheCheckpointIsSaved) {
   folder.save(training.checkpoint(1));
   folder.save(training.checkpoint(2));
   const std::string said = testing::internal::GetCapturedStderr();
-  EXPECT_THAT(said, HasSubstr("config.json: it is not a checkpoint's, and stays as it is; for "
-                              "programs other than cleave, give "
-                              "the checkpoint, as " +
-                              (run / "step_00000001").string() + "\n"));
+  EXPECT_THAT(said,
+              HasSubstr("config.json: the file is not from a checkpoint of this run, so it is not "
+                        "replaced; for programs other than cleave, give "
+                        "the checkpoint, as " +
+                        (run / "step_00000001").string() + "\n"));
   EXPECT_EQ(said.find('\n'), said.size() - 1) << said;
   EXPECT_EQ(newest_checkpoint(run.path()), run / "step_00000002");
 }

@@ -137,7 +137,7 @@ bool broadcast_flag(bool mine, const Axis& world, std::string_view site) {
 RunFolder::RunFolder(fs::path path, Writers writers, int64_t keep_last)
     : path_(std::move(path)), writers_(std::move(writers)), keep_last_(keep_last) {
   CLEAVE_CHECK(keep_last_ >= 0, Code::kUsage, "keep-last is ", keep_last_,
-               "; expected how many checkpoints to keep, or 0 for all");
+               "; expected the number of checkpoints to keep, or 0 for all");
   if (writers_.world.rank() == 0) {
     std::error_code code;
     fs::create_directories(path_, code);

@@ -109,7 +109,8 @@ int run(ConvertOptions& options, Words& words, const Flags& flags) {
             << words.format << ")";
   if (report.num_wider > 0) {
     std::cout << "; " << counted(report.num_wider, "tensor")
-              << " in a type with more bits, as the rows fill no blocks of " << words.dtype;
+              << " in a type with more bits, because their rows are not whole blocks of "
+              << words.dtype;
   }
   std::cout << '\n';
   if (report.left_state) {

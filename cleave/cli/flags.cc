@@ -51,8 +51,8 @@ void refuse_swallowed_flag(const Flags::Flag& flag, const CLI::App& app) {
     const bool is_flag = word.starts_with("--") && app.get_option_no_throw(word) != nullptr;
     const std::string name = dashed(flag.row.name);
     refuse_long_dash(value, app);
-    CLEAVE_CHECK(!is_flag, Code::kUsage, name, " has no value, ", word, " follows it; give it as ",
-                 name, ' ', flag.row.value);
+    CLEAVE_CHECK(!is_flag, Code::kUsage, name, " has no value: the flag ", word,
+                 " follows it; give it as ", name, ' ', flag.row.value);
   }
 }
 

@@ -107,9 +107,9 @@ std::vector<std::string> behind(const FlightLog& log) {
     for (const auto& [count, ranks] : by_count) {
       if (count == most) continue;
       const std::string last =
-          count == 0 ? "none of its collectives" : str("collective ", count, " of it last");
-      lines.push_back(str("axis ", log.axes[a].name, ": ", rank_list(ranks), " began ", last, ", ",
-                          rank_list(foremost), " collective ", most));
+          count == 0 ? " began no collective" : str(" last began collective ", count);
+      lines.push_back(str("axis ", log.axes[a].name, ": ", rank_list(ranks), last, ", ",
+                          rank_list(foremost), " last began collective ", most));
     }
   }
   return lines;

@@ -40,7 +40,7 @@ struct Lesson {
 const Lesson kLessons[] = {
     {"tp", "tensor parallelism: two ranks share every matrix", "one rank", 2, 1,
      [](TrainOptions&) {}, [](TrainOptions& o) { o.tp = 2; }},
-    {"sp", "sequence parallelism: two ranks also share what is between the matrices",
+    {"sp", "sequence parallelism: two ranks also share the layers between the matrices",
      "tensor parallelism alone", 2, 1, [](TrainOptions& o) { o.tp = 2; },
      [](TrainOptions& o) { o.sequence_parallel = true; }},
     {"pp", "pipeline parallelism: four ranks hold two blocks each", "a pipeline in GPipe's order",

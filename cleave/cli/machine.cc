@@ -113,7 +113,8 @@ std::vector<std::string> machine_problems(const Object& facts) {
   const Object& limits = facts.at("limits");
   const Object& files = limits.at("open_files");
   if (files.is_number() && files.get<int64_t>() < kFewFiles) {
-    problems.push_back(str("only ", files.get<int64_t>(), " files can be open; ulimit -n 1024"));
+    problems.push_back(
+        str("only ", files.get<int64_t>(), " files can be open; raise the limit: ulimit -n 1024"));
   }
   const auto disk = limits.at("disk_free_bytes").get<int64_t>();
   if (disk >= 0 && disk < kLittleDisk) {
@@ -121,7 +122,7 @@ std::vector<std::string> machine_problems(const Object& facts) {
                        " of disk space are free in this folder; a checkpoint may not fit");
   }
   if (limits.at("file_size").is_number()) {
-    problems.emplace_back("the size of files is limited; ulimit -f unlimited");
+    problems.emplace_back("the size of files is limited; raise the limit: ulimit -f unlimited");
   }
   return problems;
 }

@@ -197,7 +197,7 @@ constexpr Advice kAdvice[] = {
     {"wandb wandb-project logging-steps logging-strategy logging-first-step log-interval log-every "
      "json",
      "metrics.jsonl in --out has a line for each step; leave it out", "save-every"},
-    {"run-name project", "the name of a run is that of its folder, --out", "save-every"},
+    {"run-name project", "a run has the name of its folder, --out", "save-every"},
     {"neftune-noise-alpha", "there is no noise on embeddings; leave it out"},
     {"label-smoothing-factor label-smoothing", "there is no label smoothing; leave it out"},
     {"optim-args", "--adam-betas, --adam-eps and --weight-decay set the optimizer", "adam-eps"},
@@ -214,7 +214,7 @@ constexpr Advice kAdvice[] = {
      "a checkpoint has safetensors files and the optimizer's state", "save-every"},
     {"ignore-data-skip average-tokens-across-devices ddp-backend "
      "ddp-find-unused-parameters ddp-bucket-cap-mb use-cache",
-     "nothing like it is needed; leave it out"},
+     "Cleave needs no such setting; leave it out"},
     {"full-determinism", "CLEAVE_DETERMINISTIC=1 gives the same bits on GPUs; CPUs always do"},
     {"dataset-text-field", "the text of a JSONL row is under \"text\"; rename the key", "data"},
     {"remove-unused-columns label-names", "other keys of a row are ignored; leave it out", "data"},
@@ -222,7 +222,7 @@ constexpr Advice kAdvice[] = {
      "epochs"},
     {"shuffle-dataset", "data are shuffled unless --no-shuffle is given", "shuffle"},
     {"max-prompt-length max-completion-length truncation-mode",
-     "sequences longer than --seq-len lose their end", "seq-len"},
+     "sequences longer than --seq-len are truncated at their end", "seq-len"},
     {"eos-token pad-token", "the tokenizer's files name its special tokens; leave it out"},
     {"router-aux-loss-coef output-router-logits", "the model's config.json sets it"},
     {"loss-type f-divergence-type ld-alpha use-weighting sync-ref-model",
@@ -231,7 +231,8 @@ constexpr Advice kAdvice[] = {
      "--task dpo always computes them before the first step; leave it out", "dpo-beta"},
     {"ref-model ref-model-name-or-path ref-adapter-name",
      "the reference model of --task dpo is the model at the start of the run", "dpo-beta"},
-    {"disable-dropout", "--task dpo has no dropout but --lora-dropout; leave it out", "dpo-beta"},
+    {"disable-dropout", "--task dpo uses no dropout except --lora-dropout; leave it out",
+     "dpo-beta"},
     {"bias lora-bias modules-to-save init-lora-weights rank-pattern alpha-pattern "
      "layers-to-transform layers-pattern exclude-modules target-parameters fan-in-fan-out "
      "layer-replication trainable-token-indices loftq-config eva-config corda-config use-qalora "

@@ -92,7 +92,7 @@ FolderContents contents_of(const std::vector<DictItem>& dict) {
       continue;
     }
     CLEAVE_CHECK(is_file_name(item.key), Code::kUsage, "key '", item.key,
-                 "' cannot name a file; choose a word");
+                 "' cannot be a file name; choose one word of letters, digits and _");
     contents.groups.push_back(group_of(item.key, *state));
   }
   contents.files = {{kValuesName, values.dump(2) + "\n"}};

@@ -253,7 +253,7 @@ TEST(NxdCheckpoint, InvalidSavesAndLoads_AreRefusedByName) {
              nxd::save({{"../model", nxd::state_dict(model)}}, path());
            });
          }),
-         Code::kUsage, "key '../model' cannot name a file");
+         Code::kUsage, "key '../model' cannot be a file name");
   expect(thrown_by([] {
            nxd::save({{"epoch", 1}}, "nowhere");
          }),

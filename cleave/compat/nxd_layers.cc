@@ -136,7 +136,7 @@ Tensor ColumnParallelLinear::operator()(const Tensor& x) {
   const DTensor y = (*this)(in, Context());
   CLEAVE_CHECK(options_.gather_output || !y.is_split() || y.placement().is_shard(y.dim() - 1),
                Code::kShape, title(),
-               ": its weight is tied to one that is not sharded by rows, so "
+               ": its weight is tied to a weight that is not sharded by rows, so "
                "the result is ",
                y.placement().describe(),
                ", not this rank's columns; tie it to a "
@@ -158,7 +158,7 @@ HeadShards ColumnParallelLinear::head_shards(int64_t n_heads, int64_t n_padded) 
                "would add classes and change the loss; name the attention classes in "
                "wrapped_classes");
   CLEAVE_CHECK(options_.stride == 1, Code::kShape, title(), ": stride=", options_.stride,
-               " fuses matrices; padding heads needs separate ones");
+               " fuses matrices; padding of heads needs separate matrices, with stride=1");
   CLEAVE_CHECK(!skipped_bias_, Code::kShape, title(),
                ": with skip_bias_add the caller adds the bias, which has no elements for padded "
                "heads; omit skip_bias_add");
@@ -242,7 +242,7 @@ DTensor RowParallelLinear::forward(const DTensor& x, const Context& context) {
 
 HeadShards RowParallelLinear::head_shards(int64_t n_heads, int64_t n_padded) const {
   CLEAVE_CHECK(options_.stride == 1, Code::kShape, title(), ": stride=", options_.stride,
-               " fuses matrices; padding heads needs separate ones");
+               " fuses matrices; padding of heads needs separate matrices, with stride=1");
   return shard_heads(title(), weight()->shape()[1], n_heads, n_padded, group_.size());
 }
 

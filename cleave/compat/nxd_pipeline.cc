@@ -103,16 +103,16 @@ NxDPPModel::~NxDPPModel() = default;
 void NxDPPModel::check_options() const {
   const NxDPPModelOptions& o = options_;
   CLEAVE_CHECK(model_parallel_is_initialized(), Code::kUsage,
-               "NxDPPModel before initialize_model_parallel; call that first");
+               "NxDPPModel needs the groups of initialize_model_parallel; call that first");
   CLEAVE_CHECK(o.transformer_layer_cls != nullptr, Code::kUsage,
                "transformer_layer_cls is missing; give the class of the model's blocks");
-  CLEAVE_CHECK(!o.auto_partition || o.pipeline_cuts.empty(), Code::kUsage, "auto_partition with ",
-               o.pipeline_cuts.size(),
-               " pipeline_cuts; it chooses the cuts itself, give only one of the two");
+  CLEAVE_CHECK(!o.auto_partition || o.pipeline_cuts.empty(), Code::kUsage,
+               "auto_partition chooses the cuts itself, and ", o.pipeline_cuts.size(),
+               " pipeline_cuts are given; give only one of the two");
   CLEAVE_CHECK(!o.balance_by_cost || o.auto_partition, Code::kUsage,
                "balance_by_cost needs auto_partition; set both");
   CLEAVE_CHECK(o.pipeline_cuts.empty() || !o.input_names.empty(), Code::kUsage,
-               "pipeline_cuts without input_names; name the inputs of run_train");
+               "pipeline_cuts need input_names; give the names of the inputs of run_train");
   CLEAVE_CHECK(!(o.broadcast_and_average_loss && o.return_mb_loss), Code::kUsage,
                "broadcast_and_average_loss returns one number and return_mb_loss one per "
                "micro-batch; choose one");
@@ -122,9 +122,9 @@ void NxDPPModel::check_options() const {
 
 void NxDPPModel::cut_pipeline_stage(const std::string& name) {
   CLEAVE_CHECK(!pipeline_, Code::kUsage, "cut_pipeline_stage(", name,
-               ") after the model was partitioned; call it before partition()");
+               ") was called after the model was partitioned; call it before partition()");
   CLEAVE_CHECK(!options_.auto_partition, Code::kUsage, "cut_pipeline_stage(", name,
-               ") with auto_partition, which chooses the cuts itself; leave one of them out");
+               ") was called, but auto_partition chooses the cuts itself; leave one of them out");
   cuts_.push_back(name);
 }
 
@@ -269,7 +269,7 @@ std::vector<double> NxDPPModel::reported(const std::vector<double>& losses,
 std::vector<double> NxDPPModel::run_train(const PipelineInputs& inputs) {
   (void)partitioned();
   CLEAVE_CHECK(options_.output_loss_value_spec, Code::kUsage,
-               "run_train without output_loss_value_spec; set it to the loss function");
+               "run_train needs output_loss_value_spec; set it to the loss function");
   const Work work = work_of(inputs, /*training=*/true);
   const std::vector<double> weights = weights_of(work);
   gradients_->begin(work.micro_batches.size());
@@ -287,7 +287,7 @@ std::vector<double> NxDPPModel::run_train(const PipelineInputs& inputs) {
 std::vector<double> NxDPPModel::run_eval(const PipelineInputs& inputs) {
   (void)partitioned();
   CLEAVE_CHECK(options_.output_loss_value_spec, Code::kUsage,
-               "run_eval without output_loss_value_spec; set it to the loss function, or call "
+               "run_eval needs output_loss_value_spec; set it to the loss function, or call "
                "run_eval_outputs");
   gradients_->refresh_weights();
   const Work work = work_of(inputs, /*training=*/false);

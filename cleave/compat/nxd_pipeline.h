@@ -35,8 +35,9 @@ struct NxDPPModelOptions {
   /// batch. A micro-batch without labels adds nothing. Otherwise the loss is a mean of means, as in
   /// NxD, and NaN for a micro-batch without labels.
   bool token_weighted_loss = false;
-  /// How many labels the loss of a micro-batch is a mean of. Without it, those of the input
-  /// "labels" that are not -100; a loss that shifts its labels counts fewer of them.
+  /// The number of labels over which the loss of a micro-batch is a mean. Without this function,
+  /// the labels of the input "labels" that are not -100 are counted; a loss that shifts labels has
+  /// fewer.
   std::function<int64_t(const PipelineInputs&)> count_labels{};
   std::vector<std::string> pipeline_cuts{};  ///< last layer of each stage except the last stage
   std::vector<std::string> input_names{};

@@ -70,7 +70,7 @@ void read_kernel_fusion(const Json& block) {
                       {"memory_efficient_fusion", any},
                       {"custom_cuda_kernels", any}});
   if (is_enabled(block))
-    block.fail("not supported: kernels are chosen elsewhere; set its \"enable\" to false");
+    block.fail("not supported: Cleave chooses its kernels by itself; set \"enable\" to false");
 }
 
 }  // namespace

@@ -44,14 +44,14 @@ std::string ChatCounts::warning(int64_t seq_len) const {
                          tokens, " tokens are not used (the first: ", first, ")");
   if (left_out > 0)
     text += str("; ", left_out, " of them ", left_out == 1 ? "is" : "are",
-                " left out, because no trained token is left");
+                " left out, because the truncation removed all of its trained tokens");
   return text;
 }
 
 std::shared_ptr<const Dataset> chat_dataset(const DatasetOptions& options, const ChatOptions& chat,
                                             ChatCounts* counts) {
   CLEAVE_CHECK(options.task == Task::kLm, Code::kUsage, options.files.front(),
-               " holds conversations, which only models for task lm learn");
+               " holds conversations, which only task lm can learn");
   require_tokenizer(options, "holds conversations, which need");
   auto dataset = std::make_shared<ChatDataset>(options);
   ChatReader reader(options.tokenizer, chat);

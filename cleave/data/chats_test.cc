@@ -59,10 +59,12 @@ TEST(Chats, LongConversations_AreTruncatedAndCounted) {
   const auto data = chat_dataset(options_for(file, 4), {}, &counts);
   ASSERT_EQ(data->size(), 2);
   EXPECT_EQ(data->sample(0).labels, (std::vector<int64_t>{-100, -100, 'c', 'd'}));
-  EXPECT_EQ(counts.warning(4),
-            "2 of 3 conversations are longer than --seq-len 4 and are truncated: 7 of 18 tokens "
-            "are not used (the first: " +
-                file + ":1); 1 of them is left out, because no trained token is left");
+  EXPECT_EQ(
+      counts.warning(4),
+      "2 of 3 conversations are longer than --seq-len 4 and are truncated: 7 of 18 tokens "
+      "are not used (the first: " +
+          file +
+          ":1); 1 of them is left out, because the truncation removed all of its trained tokens");
   ChatCounts none;
   const Error error = thrown_by([&] { (void)chat_dataset(options_for(file, 1), {}, &none); });
   EXPECT_EQ(error.code(), Code::kUsage);

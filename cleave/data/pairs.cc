@@ -26,9 +26,10 @@ class PairDataset final : public ChatSequences {
     if (!is_trained(pair.chosen) || !is_trained(pair.rejected) ||
         pair.chosen.ids == pair.rejected.ids) {
       // A short pair is left out only if its answer is one token without a prompt before it.
-      CLEAVE_CHECK(cut > 0, Code::kFormat, place,
-                   ": the row has no prompt, and an answer of one token, which no token predicts; "
-                   "add \"prompt\"");
+      CLEAVE_CHECK(
+          cut > 0, Code::kFormat, place,
+          ": the row has no prompt, and one of its answers is a single token, which needs a "
+          "token before it; add \"prompt\"");
       counts.left_out += 1;
       return;
     }
@@ -61,7 +62,7 @@ std::string PairCounts::warning(int64_t seq_len) const {
           truncated_tokens == 1 ? " is" : " are", " not used (the first: ", first, ")");
   if (left_out > 0)
     text += str("; ", left_out, " of them ", left_out == 1 ? "is" : "are",
-                " left out, because no difference is left");
+                " left out, because the truncated sequences are identical");
   return text;
 }
 

@@ -212,8 +212,8 @@ TEST_F(Pairs, OneLongPair_IsCountedInTheSingular) {
              .first = "a.jsonl:1"};
   EXPECT_EQ(counts_.warning(4),
             "1 of 1 pair has a sequence longer than --seq-len 4 and is truncated: 1 of 9 tokens is "
-            "not used (the first: a.jsonl:1); 1 of them is left out, because no difference is "
-            "left");
+            "not used (the first: a.jsonl:1); 1 of them is left out, because the truncated "
+            "sequences are identical");
 }
 
 TEST_F(Pairs, Batch_HasChosenAndRejectedSequencesAsNeighbours) {

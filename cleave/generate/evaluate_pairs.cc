@@ -30,14 +30,15 @@ bool evaluates_pairs(const EvalOptions& options, const Runnable& runnable) {
 Runnable reference_of(const EvalOptions& options, const Runnable& runnable) {
   const ModelFolder& folder = runnable.folder();
   CLEAVE_CHECK(!options.reference.empty() || !folder.adapter.empty(), Code::kUsage,
-               "--task dpo compares with a reference model; give the model from which ",
-               folder.path, " was trained with --reference");
+               "--task dpo compares with a reference model; give --reference the model from which ",
+               folder.path, " was trained");
   Runnable reference(options.reference.empty() ? folder.weights_path() : options.reference,
                      runnable.dtype_name(), options.device);
   CLEAVE_CHECK(reference.facts().vocab_size == runnable.facts().vocab_size, Code::kUsage,
                "the reference model ", reference.folder().path, " has a vocabulary of ",
-               reference.facts().vocab_size, " ids, ", folder.path, " one of ",
-               runnable.facts().vocab_size, "; give the model from which it was trained");
+               reference.facts().vocab_size, " ids, and ", folder.path, " has one of ",
+               runnable.facts().vocab_size,
+               "; give --reference the model from which it was trained");
   return reference;
 }
 

@@ -188,7 +188,7 @@ TEST(EvaluatePairs, OptionsThatDoNotFit_AreRefused) {
     EXPECT_TRUE(error.code() == Code::kUsage || error.code() == Code::kFormat);
     return std::string(error.what());
   };
-  EXPECT_THAT(refusal([](EvalOptions&) {}), HasSubstr("was trained with --reference"));
+  EXPECT_THAT(refusal([](EvalOptions&) {}), HasSubstr("give --reference the model from which "));
   EXPECT_THAT(refusal([](EvalOptions& o) { o.task = "lm", o.reference = kFolder; }),
               HasSubstr("--reference needs --task dpo"));
   EXPECT_THAT(refusal([](EvalOptions& o) { o.task = ""; }), HasSubstr("--dpo-beta needs"));

@@ -95,7 +95,7 @@ inline Row expert_parallel(int* target) {
 inline Section rank_section(RunOptions& o, std::vector<Row> own) {
   own.push_back({&o.dtype, "dtype", "",
                  "dtype of weights and activations; int8, int4 and int4_sym (without "
-                 "minimums) are of weights, with fp32 activations",
+                 "minimums) apply to the weights, and activations are then fp32",
                  "the file's", Choices{"fp32", "bf16", "int8", "int4", "int4_sym", "fp64"},
                  kMustMatch});
   return {"ranks", joined(std::move(own), rows(o))};
@@ -107,7 +107,7 @@ inline Row kv_cache_dtype(RunOptions& o) {
           "kv-cache-dtype",
           "",
           "dtype of keys and values, on CPUs: int8 has a scale for each token and head; auto is "
-          "bf16 with --dtype int8 or int4, else as activations",
+          "bf16 with --dtype int8 or int4, else the dtype of activations",
           "",
           Choices{"auto", "bf16", "int8"},
           kMustMatch};
@@ -119,14 +119,14 @@ inline std::vector<Row> search_rows(GenerateOptions& o) {
       {&o.max_new_tokens, "max-new-tokens", "N", "maximum number of new tokens",
        "64; with --chat 512", kLength, kMustMatch},
       {&o.batch_size, "batch-size", "N",
-       "sequences that run together; those that end make room for waiting prompts", "", kSequences,
-       kMustMatch},
+       "sequences decoded together; a finished sequence makes room for the next prompt", "",
+       kSequences, kMustMatch},
       {&o.num_beams, "num-beams", "N", "beams of beam search; 1 is greedy search", "",
        Limits{1, 1024}, kMustMatch},
       {&o.num_return_sequences, "num-return-sequences", "N", "continuations per prompt", "",
        Limits{1, 1024}, kMustMatch},
       {&o.length_penalty, "length-penalty", "X",
-       "above 0 beam search favors long texts, below 0 short ones", "1.0", Limits{-100, 100},
+       "above 0, beam search favors long texts; below 0, short texts", "1.0", Limits{-100, 100},
        kMustMatch},
       {&o.early_stopping, "early-stopping", "",
        "beam search stops with num-beams finished texts (true), when a better one is unlikely "
@@ -179,7 +179,7 @@ inline std::vector<Section> sections(GenerateOptions& o) {
             {&o.stream, "stream", "", "print each text when it is complete, not token by token"},
             {&o.record_step, "record-step", "STEP",
              "record what every rank does in this step, into --out: step 1 reads the prompts and "
-             "chooses the first token, step 2 the second one",
+             "chooses the first token, step 2 chooses the second one",
              "none", kSteps, kMustMatch},
             {&o.out, "out", "DIR",
              "folder for replay.html, and replay.json for Perfetto, of --record-step", "none"}}},

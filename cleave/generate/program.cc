@@ -120,7 +120,7 @@ class TruncatedPrompts {
                 " before --max-new-tokens ", program_.settings.max_new_tokens, ": the model has ",
                 positions, " positions, so after the ", prompt.size(), " tokens of ",
                 is_single ? "the prompt" : str("prompt ", first_ + 1), " at most ",
-                most_new_ids(prompt, positions), " new ones fit");
+                most_new_ids(prompt, positions), " new tokens fit");
   }
 
  private:

@@ -137,14 +137,14 @@ TEST_F(RealGenerateProgram, TextsWithoutPositionsLeft_AreReportedInOneLine) {
   };
   EXPECT_EQ(warnings(),
             "cleave: warning: the text ends before --max-new-tokens 12: the model has 512 "
-            "positions, so after the 508 tokens of the prompt at most 5 new ones fit\n");
+            "positions, so after the 508 tokens of the prompt at most 5 new tokens fit\n");
   options_.max_new_tokens = 5;
   EXPECT_EQ(warnings(), "");
   options_.max_new_tokens = 12;
   options_.prompt_ids = {Ids(508, 403), {1, 403}, Ids(510, 403)};
   EXPECT_EQ(warnings(),
             "cleave: warning: 2 of 3 texts end before --max-new-tokens 12: the model has 512 "
-            "positions, so after the 508 tokens of prompt 1 at most 5 new ones fit\n");
+            "positions, so after the 508 tokens of prompt 1 at most 5 new tokens fit\n");
 }
 
 TEST_F(RealGenerateProgram, EndIdOutsideTheVocabulary_IsRefused) {

@@ -180,7 +180,7 @@ void check_same_placement(const char* what, const DTensor& a, const DTensor& b) 
       (!a.is_split() || (a.axis() == b.axis() && a.placement().matches(b.placement())));
   CLEAVE_CHECK(same, Code::kShape, "cannot ", what, " ", a.placement().describe(), " (made by ",
                a.maker(), ") and ", b.placement().describe(), " (made by ", b.maker(),
-               "); give both one placement in the plan");
+               "); give both the same placement in the plan");
 }
 
 }  // namespace
@@ -189,15 +189,15 @@ DTensor map(const std::function<Tensor(const Tensor&, const Tensor&)>& f, const 
             const DTensor& b) {
   check_same_placement("combine", a, b);
   CLEAVE_CHECK(!a.placement().is_partial(), Code::kShape,
-               "an element-wise function of partial sums (made by ", a.maker(),
-               ") is not the function of the sum; redistribute first");
+               "cannot apply an element-wise function to partial sums (made by ", a.maker(),
+               "): the result would not be that of the sum; redistribute to Replicate first");
   return a.with(f(a.local(), b.local()));
 }
 
 DTensor map(const std::function<Tensor(const Tensor&)>& f, const DTensor& a) {
   CLEAVE_CHECK(!a.placement().is_partial(), Code::kShape,
-               "an element-wise function of partial sums (made by ", a.maker(),
-               ") is not the function of the sum; redistribute first");
+               "cannot apply an element-wise function to partial sums (made by ", a.maker(),
+               "): the result would not be that of the sum; redistribute to Replicate first");
   return a.with(f(a.local()));
 }
 

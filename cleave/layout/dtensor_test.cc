@@ -341,7 +341,7 @@ TEST(DTensor, Sum_WantsOnePlacementAndNamesBothMakers) {
     EXPECT_EQ(error.code(), Code::kShape);
     EXPECT_STREQ(error.what(),
                  "cannot add Replicate (made by block.attention) and Shard(0) (made by block.mlp); "
-                 "give both one placement in the plan");
+                 "give both the same placement in the plan");
     EXPECT_TRUE(at::equal((b + b).full_tensor(), 2 * x));
     // The sum of partial sums is a partial sum.
     const DTensor p(local_of(x, Partial{}, axis), axis, Partial{});
@@ -407,9 +407,10 @@ TEST(DTensor, Map_WantsOnePlacementAndNoPartialSums) {
         at::equal(map([](const Tensor& t) { return t.abs(); }, gate).full_tensor(), x.abs()));
     const Error mixed = thrown_by([&] { (void)map(times, gate, up); });
     EXPECT_EQ(mixed.code(), Code::kShape);
-    EXPECT_STREQ(mixed.what(),
-                 "cannot combine Shard(2) (made by gate) and Fanout (made by up); give both one "
-                 "placement in the plan");
+    EXPECT_STREQ(
+        mixed.what(),
+        "cannot combine Shard(2) (made by gate) and Fanout (made by up); give both the same "
+        "placement in the plan");
     const DTensor part(x, axis, Partial{}, maker_name("down"));
     const Error sums = thrown_by([&] { (void)map(times, part, part); });
     EXPECT_EQ(sums.code(), Code::kShape);

@@ -227,7 +227,8 @@ void Axis::connect_messages() const {
 }
 
 void Axis::send(const Tensor& t, int to, std::string_view site) const {
-  CLEAVE_CHECK(group_ != nullptr, Code::kUsage, site, ": send on an axis of one rank");
+  CLEAVE_CHECK(group_ != nullptr, Code::kUsage, site,
+               ": send needs an axis of two or more ranks, and this axis has one");
   const Tensor out = t.contiguous();
   const int64_t bytes = bytes_of(out, out.numel());
   const TimedCall own(*group_, *seconds_,
@@ -238,7 +239,8 @@ void Axis::send(const Tensor& t, int to, std::string_view site) const {
 
 Tensor Axis::recv(int from, at::IntArrayRef shape, const at::TensorOptions& options,
                   std::string_view site) const {
-  CLEAVE_CHECK(group_ != nullptr, Code::kUsage, site, ": recv on an axis of one rank");
+  CLEAVE_CHECK(group_ != nullptr, Code::kUsage, site,
+               ": recv needs an axis of two or more ranks, and this axis has one");
   Tensor in = at::empty(shape, options);
   const TimedCall own(
       *group_, *seconds_,

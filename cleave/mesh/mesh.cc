@@ -120,7 +120,7 @@ Axis Mesh::flatten(World& world, const std::vector<std::string>& names,
 
 Mesh init_device_mesh(World& world, const std::vector<int>& mesh_shape,
                       const std::vector<std::string>& mesh_dim_names) {
-  CLEAVE_CHECK(mesh_shape.size() == mesh_dim_names.size(), Code::kUsage, "init_device_mesh with ",
+  CLEAVE_CHECK(mesh_shape.size() == mesh_dim_names.size(), Code::kUsage, "init_device_mesh got ",
                mesh_shape.size(), " sizes and ", mesh_dim_names.size(),
                " names; give one size and one name per dimension");
   std::vector<MeshDim> dims;

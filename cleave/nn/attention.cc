@@ -189,10 +189,11 @@ Attention::Attention(const AttentionOptions& o)
   add("v_proj", v_proj_, "wv");
   add("o_proj", o_proj_, "wo");
   const bool crosses = !o.keys_from.empty();
-  CLEAVE_CHECK(!crosses || !(o.causal || o.rotary || o.window > 0 || o.relative_bias), Code::kUsage,
-               "cross-attention to '", o.keys_from,
-               "' has no order of queries and keys; set causal=false, and leave out rotary, window "
-               "and relative_bias");
+  CLEAVE_CHECK(
+      !crosses || !(o.causal || o.rotary || o.window > 0 || o.relative_bias), Code::kUsage,
+      "cross-attention to '", o.keys_from,
+      "' has queries and keys of two sequences; set causal=false, and leave out rotary, window "
+      "and relative_bias");
   if (o.relative_bias) {
     check_relative_bias(*o.relative_bias, o.causal);
     relative_bias_ = std::make_shared<Parameter>(
@@ -226,7 +227,7 @@ void Attention::check_split(const Axis& axis) {
   CLEAVE_CHECK(
       together, Code::kShape, path(),
       ": q_proj, k_proj, v_proj and o_proj belong together; give the first three the style "
-      "colwise and o_proj rowwise, or none of them a style");
+      "colwise and o_proj rowwise, or give none of them a style");
   if (!split) return;
   attention_.set_split(axis);
   if (relative_bias_) {

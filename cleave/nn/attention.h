@@ -18,12 +18,13 @@ struct AttentionOptions {
   bool causal = true;
   int64_t window = 0;  ///< causal: how many keys a query may attend to, its own included; 0: all
   double dropout = 0;  ///< on the attention probabilities
-  double score_divisor = 0;               ///< of q k^T; 0: sqrt(head_dim)
-  double soft_cap = 0;                    ///< of the scores, before the mask; 0: none
-  std::optional<RotaryOptions> rotary{};  ///< its head_dim may be less than the heads': a part
-  QkNorm qk_norm = QkNorm::kNone;         ///< Attention applies it, HeadAttention does not
-  double norm_eps = 1e-6;                 ///< of qk_norm
-  double norm_offset = 0;                 ///< of qk_norm, added to its weight
+  double score_divisor = 0;  ///< of q k^T; 0: sqrt(head_dim)
+  double soft_cap = 0;       ///< of the scores, before the mask; 0: none
+  /// If its head_dim is less than that of the heads, only the first dims of each head rotate.
+  std::optional<RotaryOptions> rotary{};
+  QkNorm qk_norm = QkNorm::kNone;  ///< Attention applies it, HeadAttention does not
+  double norm_eps = 1e-6;          ///< of qk_norm
+  double norm_offset = 0;          ///< of qk_norm, added to its weight
   /// Attention adds a bias by the distance of query and key to the scores (T5).
   std::optional<RelativeBiasOptions> relative_bias{};
   /// Cross-attention: Attention computes keys and values from the value of this name in
@@ -87,9 +88,9 @@ class HasHeads {
 };
 
 /// Attention with separate q, k, v and output projections, named q_proj, k_proj, v_proj and o_proj
-/// as in Llama, with the aliases wq, wk, wv and wo. With qk_norm also q_norm and k_norm; over all
-/// heads, their style under tp is Colwise. With relative_bias also the table
-/// relative_attention_bias.weight [buckets, heads], normal in 0.02 at first.
+/// as in Llama, with the aliases wq, wk, wv and wo. With qk_norm it also has q_norm and k_norm; if
+/// these are over all heads, their style under tp is Colwise. With relative_bias it also has the
+/// table relative_attention_bias.weight [buckets, heads], at first Init::normal(0.02).
 ///
 ///   x [B, T, D]   result [B, T, D]
 ///
@@ -98,9 +99,9 @@ class HasHeads {
 /// gradients are summed. Context provides positions, key_mask and the KV cache.
 ///
 /// Cross-attention (keys_from=NAME) reads the value NAME [B, S, D] and, if there is one, the value
-/// NAME_mask [B, S] bool, true = may be attended to; of Context's masks and the cache it reads
-/// none. It must not be causal. A relative bias or a NAME_mask needs all scores in memory: see
-/// attend().
+/// NAME_mask [B, S] bool, true = may be attended to. It reads neither the masks nor the cache
+/// of Context. It must not be causal. A relative bias or a NAME_mask needs all scores in memory:
+/// see attend().
 class Attention : public Layer, public HasHeads {
  public:
   explicit Attention(const AttentionOptions& options);

@@ -22,8 +22,8 @@ struct BalanceOptions {
 ///
 /// f has no gradient, so the gradient of every token's probability of expert e is E f_e divided by
 /// the number of tokens. Forward adds up f and p; a pipeline passes the sums from stage to stage.
-/// close() ends forward, and in backward each layer adds its own part of the gradient. So layers
-/// that backward runs again count once, and no stage waits for another one longer.
+/// close() ends forward, and in backward each layer adds its own part of the gradient. So a layer
+/// that is recomputed in backward counts once, and no stage waits longer than without this loss.
 class BalanceLoss : public std::enable_shared_from_this<BalanceLoss> {
  public:
   /// `weight` times the coefficient is this loss's factor in the sum that backward starts from.
@@ -38,7 +38,7 @@ class BalanceLoss : public std::enable_shared_from_this<BalanceLoss> {
 
   /// [2, E] fp64: the tokens of each expert and the sums of their probabilities, so far.
   [[nodiscard]] const Tensor& sums() const { return sums_; }
-  /// Continues after earlier layers, whose sums these are.
+  /// Sets the sums of earlier layers, to which the next layers add.
   void resume(const Tensor& sums) { sums_ = sums; }
   /// Ends forward: these are the sums of all layers.
   void close(const Tensor& sums);

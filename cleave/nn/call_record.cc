@@ -27,11 +27,12 @@ void CallRecord::finish(const std::string& path) const {
   for (const Parameter* p : read) {
     const bool is_reported = std::find(reported_.begin(), reported_.end(), p) != reported_.end();
     if (is_reported || !p->leaf().defined() || !p->leaf().requires_grad()) continue;
-    CLEAVE_CHECK(!sharded_work() || !same_work(), Code::kShape, path.empty() ? "the model" : path,
-                 " uses its parameter ", p->name(), " where it has ", sharded_work()->describe(),
-                 " and ", same_work()->describe(),
-                 ", so its gradient may be a part or the whole; in addition to use(), "
-                 "call used_in(activation) with the activation that it is applied to");
+    CLEAVE_CHECK(
+        !sharded_work() || !same_work(), Code::kShape, path.empty() ? "the model" : path,
+        " uses its parameter ", p->name(), " where it has ", sharded_work()->describe(), " and ",
+        same_work()->describe(),
+        ", so it is not known whether its gradient is whole or a partial sum; in addition to "
+        "use(), call used_in(activation) with the activation that you apply it to");
     const Seen& seen = sharded_work() ? *sharded_work() : *same_work();
     // use() is const, but the Parameter objects themselves are not.
     const_cast<Parameter*>(p)->used_in(activation_like(seen, p->axis()));

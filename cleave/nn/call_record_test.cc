@@ -133,11 +133,12 @@ TEST(CallRecord, UnreportedUseWhereLayoutsDoNotAgree_IsRefusedInTheFirstForward)
     const DTensor x(test::numbers({2, 5, 6}, 1), axis, Replicate{});
     const Error error = test::thrown_by([&] { (void)layer(x, Context()); });
     EXPECT_EQ(error.code(), Code::kShape);
-    EXPECT_STREQ(error.what(),
-                 "the model uses its parameter scale where it has a Shard(2) made by up and a "
-                 "Replicate made by the caller, so its gradient may be a part or the whole; in "
-                 "addition to use(), call used_in(activation) with the activation that it is "
-                 "applied to");
+    EXPECT_STREQ(
+        error.what(),
+        "the model uses its parameter scale where it has a Shard(2) made by up and a "
+        "Replicate made by the caller, so it is not known whether its gradient is whole or "
+        "a partial sum; in addition to use(), call used_in(activation) with the "
+        "activation that you apply it to");
     // Without grad mode there is no gradient, so no error.
     const at::NoGradGuard no_grad;
     EXPECT_EQ(layer(x, Context()).local().dim(), 3);

@@ -158,7 +158,7 @@ void Expert::check_split(const Axis& /*axis*/) {
                    !gate_->is_row_split() && !up_->is_row_split() && !down_->is_column_split(),
                Code::kShape, path(),
                ": an expert's projections belong together; give the first two the style colwise "
-               "and the last rowwise, or none of them a style");
+               "and the last rowwise, or give none of them a style");
 }
 
 DTensor Expert::forward(const DTensor& x, const Context& context) {

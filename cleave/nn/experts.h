@@ -27,10 +27,10 @@ Tensor router_probabilities(const Tensor& logits);
 ///   probabilities [N, experts]
 Routing route(const Tensor& probabilities, int64_t top_k, bool normalizes);
 
-/// The tokens of the ranks that share out experts.
+/// Which tokens the ranks have that share out experts.
 enum class RankTokens : uint8_t {
-  kOwn,   ///< each has other ones
-  kSame,  ///< all have the same ones; without gradients
+  kOwn,   ///< each rank has different tokens
+  kSame,  ///< all ranks have the same tokens; without gradients
 };
 
 /// Names of an expert's projections in paths and files.
@@ -97,7 +97,7 @@ class Experts : public Layer {
   explicit Experts(const ExpertsOptions& options);
   void check_split(const Axis& axis) override;
   /// Shares out the experts over `ep`, as evenly as possible, in their order. `copies`: the
-  /// data-parallel ranks that have the same ones. Call it before there is memory. Throws
+  /// data-parallel ranks that have the same experts. Call it before there is memory. Throws
   /// Error(kShape) for fewer experts than ranks.
   void share_out(const Axis& ep, const Axis& copies, RankTokens tokens = RankTokens::kOwn);
   /// The ranks that share out the experts and have the same tokens; one rank if there are none.

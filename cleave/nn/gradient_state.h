@@ -39,8 +39,9 @@ void record_scaled(const Parameter& p);
 void record_stages(const Parameter& p, const Axis& stages, bool is_tied);
 /// The recorded pipeline axis; an axis of one rank if none was recorded.
 Axis stages_of(const Parameter& p);
-/// Records that the stages that share `p` have summed its gradient; whether that was recorded.
+/// Records that the stages that share `p` have summed its gradient.
 void record_tied_sum(const Parameter& p);
+/// Whether record_tied_sum() was called for the gradient.
 bool is_tied_sum(const Parameter& p);
 
 /// Records, on the leaf if it has memory, that a GradientSync completes the gradient of `p` over

@@ -15,10 +15,10 @@ struct HeadLoss {
 
 /// When a head computes its loss in parts.
 struct HeadLossOptions {
-  /// Of the logits of a part, on a rank. Fewer logits are one part.
+  /// The most bytes of a part's logits on a rank. Logits that take fewer bytes are not divided.
   int64_t most_bytes = int64_t{192} << 20;
-  /// Per input feature of a trained head: of fewer tokens, logits take less memory than the
-  /// gradient of the weight, which exists longer.
+  /// The fewest tokens per input feature for which a trained head computes the loss in parts: with
+  /// fewer tokens, logits take less memory than the gradient of the weight, which exists longer.
   double least_tokens = 2;
 };
 

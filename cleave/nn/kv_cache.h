@@ -31,7 +31,7 @@ class KvCache {
   [[nodiscard]] std::pair<Tensor, Tensor> storage(std::string_view layer) const;
   /// Counts one token more in every layer, which was written to storage().
   void advance();
-  /// The type of the keys; they exist.
+  /// The type of the keys, of which there must be some.
   [[nodiscard]] at::ScalarType type() const { return entries_.begin()->second.k.scalar_type(); }
   /// Number of tokens of a layer so far.
   [[nodiscard]] int64_t length(std::string_view layer) const;

@@ -41,7 +41,7 @@ enum class DefaultStyle : uint8_t { kNone, kColwise, kRowwise };
 class Layer {
  public:
   Layer() = default;
-  /// Backward functions that need this layer later (recompute) throw Error(kUsage).
+  /// A backward function that needs this layer after that (recompute) throws Error(kUsage).
   virtual ~Layer() { *self_ = nullptr; }
   Layer(const Layer&) = delete;
   Layer& operator=(const Layer&) = delete;

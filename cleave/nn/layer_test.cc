@@ -140,7 +140,7 @@ TEST(ModuleBoundary, MissingPlanEntry_NamesTheLayerAndTheMakerOfItsInput) {
       "down_proj is not sharded and got Shard(2) made by the model; give it a style in the plan");
   EXPECT_EQ(first_step(mlp, {{"up_proj", Colwise{}}, {"down_proj", Rowwise{}}}),
             "cannot combine Replicate (made by gate_proj) and Shard(2) (made by up_proj); give "
-            "both one placement in the plan");
+            "both the same placement in the plan");
 }
 
 TEST(ModuleBoundary, ImpossibleConversion_NamesBothSides) {
@@ -194,7 +194,7 @@ TEST(ModuleBoundary, ParameterInReplicatedAndInShardedWork_IsRefused) {
     const DTensor on_tokens = DTensor::distribute(at::ones({1, 2, 4}), axis, Shard{1});
     const Error error = thrown_by([&] { norm(on_tokens, {}); });
     EXPECT_EQ(error.code(), Code::kShape);
-    EXPECT_TRUE(std::string(error.what()).starts_with("weight is used in replicated work"));
+    EXPECT_TRUE(std::string(error.what()).starts_with("weight is used both on replicated"));
   });
 }
 

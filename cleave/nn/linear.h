@@ -12,7 +12,7 @@ struct LinearOptions {
   bool transposed = false;  ///< weight is stored [in, out], as in GPT-2's files (Conv1D)
   Init init = Init::normal(0.02);
   Init bias_init = Init::constant(0);
-  double soft_cap = 0;  ///< results become soft_cap tanh(y / soft_cap); 0: they do not
+  double soft_cap = 0;  ///< results become soft_cap tanh(y / soft_cap); 0: no cap
   DefaultStyle default_style = DefaultStyle::kNone;  ///< in a plan derived from the layers
   int least_bits = 4;  ///< to which inference may round the weight: 4, 8, or 16 for no rounding
 };
@@ -63,8 +63,8 @@ class Linear : public Layer {
   [[nodiscard]] bool has_lora() const { return lora_a_ != nullptr; }
   /// The magnitudes of the branch; null without them.
   [[nodiscard]] const std::shared_ptr<Parameter>& magnitudes() const { return magnitudes_; }
-  /// Whether forward of a training step also multiplies the weight with what dropout took away from
-  /// x: with magnitudes and dropout.
+  /// Whether forward of a training step has a second product of the weight, with the part of x that
+  /// dropout removed: so it is with magnitudes and dropout.
   [[nodiscard]] bool has_second_product() const { return magnitudes_ && lora_.dropout > 0; }
   /// Freezes the weight in int8 with a scale for each output (Parameter::freeze_int8); forward and
   /// backward dequantize it each time. Call it before the layer has memory.

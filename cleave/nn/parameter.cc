@@ -41,7 +41,7 @@ void Parameter::shard(const Axis& axis, int dim, const SplitPtr& split) {
   CLEAVE_CHECK(
       split->whole() == shape()[static_cast<size_t>(dim)] && split->num_ranks() == axis.size(),
       Code::kShape, name(), ": dim ", dim, " has ", shape()[static_cast<size_t>(dim)],
-      " elements; the split is of ", split->whole(), " over ", split->num_ranks(), " ranks");
+      " elements; the split has ", split->whole(), " on ", split->num_ranks(), " ranks");
   set_placement(axis, wanted);
   if (!leaf_.defined()) return;
   leaf_.set_data(part_of(leaf_));
@@ -57,8 +57,9 @@ void Parameter::change_split(const SplitPtr& split) {
                                : " is not sharded yet");
   const Split* now = placement().split().get();
   CLEAVE_CHECK(split->whole() == now->whole() && split->num_ranks() == now->num_ranks(),
-               Code::kShape, name(), ": its split is of ", now->whole(), " over ", now->num_ranks(),
-               " ranks; the new one of ", split->whole(), " over ", split->num_ranks());
+               Code::kShape, name(), ": its split has ", now->whole(), " elements on ",
+               now->num_ranks(), " ranks; the new split has ", split->whole(), " on ",
+               split->num_ranks());
   set_placement(axis(), Shard{placement().dim(), split});
 }
 
@@ -116,7 +117,7 @@ void Parameter::used_in(const DTensor& activation) {
   const Placement& p = activation.placement();
   const bool split_work = p.is_shard() || p.is_fanout();
   CLEAVE_CHECK(!used_in_split_work_ || *used_in_split_work_ == split_work, Code::kShape, name(),
-               " is used in replicated work and in sharded work (now on a ", p.describe(),
+               " is used both on replicated and on sharded activations (now on a ", p.describe(),
                " made by ", activation.maker(),
                "); its gradient would be neither whole nor a partial sum");
   used_in_split_work_ = split_work;

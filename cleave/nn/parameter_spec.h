@@ -86,9 +86,9 @@ class ParameterSharding : public ParameterSpec {
   /// Puts the parameter on an axis, whole on every rank.
   void replicate(const Axis& axis);
 
-  /// Whether this rank uses it: its pipeline stages, and of experts its own. kOwned: yes. kCopy:
-  /// yes, but an earlier stage owns it (tied weights) and writes it to files and counts it in
-  /// norms. kNotOwned: no, so it gets no memory here.
+  /// Whether this rank uses it: a rank uses the parameters of its pipeline stages, and among the
+  /// experts those of its own. kOwned: yes. kCopy: yes, but an earlier stage owns it (tied
+  /// weights), writes it to files and counts it in norms. kNotOwned: no, so it gets no memory here.
   enum class Ownership : uint8_t { kOwned, kCopy, kNotOwned };
   void set_ownership(Ownership ownership) { ownership_ = ownership; }
   [[nodiscard]] Ownership ownership() const { return ownership_; }

@@ -37,16 +37,17 @@ Optimizer::Optimizer(const Parameters& parameters, const OptimizerOptions& optio
     : options_(options) {
   const bool is_muon = options.kind == Kind::kMuon;
   CLEAVE_CHECK(is_muon != options.matrices.empty(), Code::kUsage,
-               is_muon ? "Muon updates matrices of the model's blocks, and there are none; choose "
-                         "adamw"
-                       : "only Muon takes a list of matrices; leave it out, or choose muon");
+               is_muon
+                   ? "Muon updates the matrices of the model's blocks, and this model has none; "
+                     "choose adamw"
+                   : "only Muon takes a list of matrices; leave it out, or choose muon");
   for (const auto& p : trained_of(parameters)) {
     const bool decays =
         options.decay_on == OptimizerOptions::DecayOn::kAll || p->shape().size() >= 2;
     CLEAVE_CHECK(!p->name().empty() || (options.own.empty() && options.matrices.empty()),
                  Code::kUsage,
-                 "settings of single parameters go by their names, and a parameter has none yet; "
-                 "call the model's name_tree() before the optimizer is made");
+                 "settings of single parameters need their names, and a parameter has no name yet; "
+                 "call the model's name_tree() before you make the optimizer");
     const auto found = options.own.find(p->name());
     const OptimizerOptions::Own own =
         found == options.own.end() ? OptimizerOptions::Own() : found->second;

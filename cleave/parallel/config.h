@@ -30,7 +30,7 @@ struct ParallelConfig {
   DataSharding sharding = DataSharding::kNone;
   RecomputeKind recompute = RecomputeKind::kNone;
   at::ScalarType compute_type = at::kFloat;  ///< of forward and backward
-  /// In which gradients pass between data-parallel ranks; nothing: leaf_type().
+  /// The type in which gradients pass between data-parallel ranks; nullopt: leaf_type().
   std::optional<at::ScalarType> reduce_type{};
   std::optional<LoraOptions> lora{};  ///< train adapters of this kind and freeze the weights
   /// As GradientSyncOptions::bucket_bytes. It decides the shards of ZeRO-1.
@@ -49,7 +49,8 @@ struct ParallelConfig {
 /// The axes that a model is distributed over: those of a mesh, or dry ones for planning.
 struct ParallelAxes {
   Axis pp, dp, tp;
-  Axis ep{}, copies{};  ///< the parts of dp that share out experts, and that have the same ones
+  Axis ep{};      ///< the ranks of dp that share out the experts
+  Axis copies{};  ///< the ranks of dp that have the same experts
 };
 
 /// The axes ep and copies of a rank of `dp`: blocks of `ep` neighbours share out the experts, and

@@ -61,10 +61,10 @@ class GradientSync {
   void refresh_weights();
 
   /// Begins a step of `num_micro_batches` forward and backward passes. With 0, for an unknown
-  /// number, and without this call, all buckets wait for complete(). A step that was given up
-  /// before complete(), by zero_grad(), is forgotten; all ranks must do so. Throws Error(kUsage) if
-  /// gradients of an earlier step or backward are left, or if a leaf was filled without
-  /// refresh_weights(); backward throws it for more passes. Collective if a step was given up.
+  /// number, and without this call, all buckets wait for complete(). zero_grad() before
+  /// complete() discards a step; all ranks must call it. Throws Error(kUsage) if gradients of an
+  /// earlier step or backward are left, or if a leaf was filled without refresh_weights(); backward
+  /// throws it if it runs more than `num_micro_batches` times. Collective if a step was discarded.
   void begin(size_t num_micro_batches);
   /// Completes the leaves' gradients. Call it after the last backward of a step. A second call in a
   /// step changes nothing; Error(kUsage) if a backward ran since the first. Collective.

@@ -242,9 +242,10 @@ void sum_gradients(const Parameters& parameters, const Axis& dp) {
   const at::NoGradGuard no_grad;
   const Parameters rest = not_yet_summed(parameters, dp);
   for (const auto& p : rest) {
-    CLEAVE_CHECK(!p->copies(), Code::kUsage, p->name(),
-                 " is one of the experts that ranks share out, and other ranks have other ones; "
-                 "use complete() of the GradientSync, which sums it over the ranks that have it");
+    CLEAVE_CHECK(
+        !p->copies(), Code::kUsage, p->name(),
+        " belongs to an expert, and --ep gives other ranks other experts; use complete() of the "
+        "GradientSync, which sums it over the ranks that have this expert");
   }
   std::vector<Tensor> bucket;
   int64_t bytes = 0;
@@ -277,8 +278,8 @@ void average_gradients(const Parameters& parameters, const Axis& tp, const Axis&
 GradientNorm gradient_norm(const Parameters& parameters, const Axis& tp, double power) {
   for (const auto& p : parameters) {
     CLEAVE_CHECK(!p->copies(), Code::kUsage, p->name(),
-                 " is one of the experts that ranks share out, and other ranks have other ones; "
-                 "use gradient_norm(parameters, tp, ep)");
+                 " belongs to an expert, and --ep gives other ranks other experts; use "
+                 "gradient_norm(parameters, tp, ep)");
     check_complete(*p);
   }
   return norm_over(parameters, {.tp = tp, .data = {}, .stages = {}}, power);
@@ -317,8 +318,8 @@ GradientNorm clip_grad_norm_of(const Parameters& parameters, double max_norm, do
   for (const auto& p : parameters) {
     if (!seen.insert(p.get()).second) continue;
     CLEAVE_CHECK(!p->copies(), Code::kUsage, p->name(),
-                 " is one of the experts that ranks share out; use gradient_norm(parameters, tp, "
-                 "ep) and clip_gradients");
+                 " belongs to an expert, and --ep gives other ranks other experts; use "
+                 "gradient_norm(parameters, tp, ep) and clip_gradients");
     once.push_back(p);
     take_axis(axes.tp, p->axis(), *p);
     take_axis(axes.data, p->data_axis(), *p);

@@ -24,11 +24,11 @@ struct LoraOptions {
   /// Ends of layers' paths ("q_proj", "mlp.up_proj"), or kAllLinear.
   std::vector<std::string> targets{std::string(kAllLinear)};
 
-  /// Stands for all Linear layers of the model's blocks but the routers of experts: not for its
-  /// head. A router has only as many outputs as there are experts.
+  /// Stands for all Linear layers of the model's blocks except the routers of experts. The head is
+  /// in no block. A router has only as many outputs as there are experts.
   static constexpr std::string_view kAllLinear = "all-linear";
   [[nodiscard]] double scale() const;
-  /// Whether all but the targets is the same.
+  /// Whether all values except the targets are equal.
   [[nodiscard]] bool has_values_of(const LoraOptions& other) const {
     return rank == other.rank && alpha == other.alpha &&
            is_rank_stabilized == other.is_rank_stabilized && dropout == other.dropout &&

@@ -43,7 +43,7 @@ class StepRecording {
   /// this thread records another step.
   explicit StepRecording(Subject subject);
 
-  /// The time in collectives that the page shows, of the axes pp, dp, tp and ep, ends now.
+  /// Ends the measurement of the time in collectives of pp, dp, tp and ep, which the page shows.
   void note_comm_end() {
     if (recorder_) recorder_->note_comm_end();
   }

@@ -486,7 +486,7 @@ TEST(PipelineModel, WrongUse_IsRefused) {
             Code::kUsage);
   const auto rows = [](const DTensor& y, size_t) { return y.local(); };
   EXPECT_THAT(thrown_by([&] { model.run_train(number_batches(1, Axis()), rows); }).what(),
-              testing::HasSubstr("is 6 numbers; it must be one"));
+              testing::HasSubstr("returned 6 numbers for a micro-batch; it must return one"));
 }
 
 }  // namespace

@@ -192,8 +192,8 @@ void PipelineRun::finish(const Action& action, const std::vector<DTensor>& outpu
     Tensor& end = ends.front();
     end = work_.loss(outputs.front(), m);
     CLEAVE_CHECK(end.defined() && end.numel() == 1, Code::kUsage,
-                 "the loss of a pipeline's micro-batch is ", end.defined() ? end.numel() : 0,
-                 " numbers; it must be one");
+                 "the loss function of the pipeline returned ", end.defined() ? end.numel() : 0,
+                 " numbers for a micro-batch; it must return one");
     losses_[m] = end.detach();
     if (trains_) live.seed = at::ones_like(end.detach());
   }

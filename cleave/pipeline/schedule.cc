@@ -238,7 +238,7 @@ Schedule make_schedule(const ScheduleShape& shape) {
 }
 
 Schedule make_forward_schedule(const ScheduleShape& shape) {
-  CLEAVE_CHECK(shape.num_micro_batches >= 1, Code::kUsage, "an evaluation of ",
+  CLEAVE_CHECK(shape.num_micro_batches >= 1, Code::kUsage, "an evaluation got ",
                shape.num_micro_batches, " micro-batches; give at least 1");
   Schedule schedule{.shape = shape, .ranks = {}};
   for (int rank = 0; rank < shape.num_ranks; ++rank) {

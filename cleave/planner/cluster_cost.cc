@@ -418,7 +418,7 @@ double gemm_time(const Cluster& c, MatrixType type, double m, double n, double k
 }
 
 std::string refusal(const TransformerSize& m, const ClusterRun& r) {
-  if (m.heads % r.tp != 0) return str(m.heads, " heads do not divide by tp ", r.tp);
+  if (m.heads % r.tp != 0) return str("tp ", r.tp, " does not divide the ", m.heads, " heads");
   const int sharing = r.whole_experts ? r.tp * r.dp : r.dp;
   if (r.ep > 1 && (m.experts == 0 || m.experts % r.ep != 0 || sharing % r.ep != 0)) {
     return str("ep ", r.ep, " does not divide the ", m.experts, " experts and ",
@@ -427,10 +427,10 @@ std::string refusal(const TransformerSize& m, const ClusterRun& r) {
   const int64_t stages = int64_t{r.pp} * r.virtual_stages;
   if (stages > m.layers) return str(stages, " stages, but ", m.layers, " layers");
   if (r.virtual_stages > 1 && m.layers % stages != 0) {
-    return str(m.layers, " layers do not divide by ", stages, " stages");
+    return str(stages, " stages do not divide the ", m.layers, " layers");
   }
   if (r.global_batch % (r.dp * r.micro_batch) != 0) {
-    return str("batch ", r.global_batch, " does not divide by dp ", r.dp, " x micro-batch ",
+    return str("batch ", r.global_batch, " is not a multiple of dp ", r.dp, " x micro-batch ",
                r.micro_batch);
   }
   return "";

@@ -34,7 +34,7 @@ inline std::vector<Row> rows(LoraFlags& o) {
        "lora-targets",
        "NAMES",
        "linear layers with an adapter, by the ends of their paths (q_proj,v_proj), or all-linear "
-       "for those of all blocks",
+       "for all linear layers of the blocks",
        "all-linear",
        {},
        kMustMatch},
@@ -48,7 +48,7 @@ inline std::vector<Row> rows(LoraFlags& o) {
       {&o.dora,
        "dora",
        "",
-       "train the magnitudes of the rows of the sums of weights and adapters too (DoRA)",
+       "also train a magnitude for each row of the sum of weight and adapter (DoRA)",
        "off",
        {},
        kMustMatch}};

@@ -66,7 +66,7 @@ RankUse on_other_ranks(const RankUse& before, std::span<const int> ranks_of_host
   throw Error(Code::kShape,
               str("a run of tp=", was.tp, " x pp=", was.pp, " x dp=", was.dp,
                   " cannot continue on ", ranks, " ranks: the batch of ", before.batch_size,
-                  " sequences has none for some of the data-parallel ranks; start it on fewer "
+                  " sequences is too small to give each data-parallel rank one; start it on fewer "
                   "ranks"));
 }
 

@@ -78,7 +78,7 @@ TEST(OtherRanks, MoreRanksThanSequences_AreRefused) {
     EXPECT_EQ(error.code(), Code::kShape);
     EXPECT_STREQ(error.what(),
                  "a run of tp=2 x pp=1 x dp=2 cannot continue on 3 ranks: the batch of 2 sequences "
-                 "has none for some of the data-parallel ranks; start it on fewer ranks");
+                 "is too small to give each data-parallel rank one; start it on fewer ranks");
   }
 }
 

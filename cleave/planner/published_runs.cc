@@ -434,10 +434,11 @@ std::string missing_size(const Row& row, const PublishedRun& p) {
 /// Why no software can have run the row: mostly a number in a wrong column. Empty if some can.
 std::string impossible(const PublishedRun& p) {
   const ClusterRun& r = p.run;
-  if (p.size.heads % r.tp != 0) return str(p.size.heads, " heads do not divide by tp ", r.tp);
+  if (p.size.heads % r.tp != 0)
+    return str("tp ", r.tp, " does not divide the ", p.size.heads, " heads");
   if (r.pp > p.size.layers) return str(r.pp, " stages, but ", p.size.layers, " layers");
   if (r.global_batch % (r.dp * r.micro_batch) == 0) return "";
-  return str("batch ", r.global_batch, " does not divide by dp ", r.dp, " x micro-batch ",
+  return str("batch ", r.global_batch, " is not a multiple of dp ", r.dp, " x micro-batch ",
              r.micro_batch);
 }
 

@@ -148,10 +148,10 @@ TEST(PublishedRuns, ImpossibleRow_HasNoPrediction) {
   const auto why = [](const std::string& from, const std::string& to) {
     return read(kHeader + replaced(kRow, from, to)).at(0).unsupported;
   };
-  EXPECT_EQ(why("32,1,0,1,1,32,", ",5,0,1,1,32,"), "24 heads do not divide by tp 5");
+  EXPECT_EQ(why("32,1,0,1,1,32,", ",5,0,1,1,32,"), "tp 5 does not divide the 24 heads");
   EXPECT_EQ(why("32,1,0,1,1,32,", "32,1,0,32,1,1,"), "32 stages, but 24 layers");
-  EXPECT_EQ(why(",16,512,", ",16,500,"), "batch 500 does not divide by dp 32 x micro-batch 16");
-  EXPECT_EQ(why(",16,512,", ",64,512,"), "batch 512 does not divide by dp 32 x micro-batch 64");
+  EXPECT_EQ(why(",16,512,", ",16,500,"), "batch 500 is not a multiple of dp 32 x micro-batch 16");
+  EXPECT_EQ(why(",16,512,", ",64,512,"), "batch 512 is not a multiple of dp 32 x micro-batch 64");
 }
 
 // What NVIDIA's recipes set: tp_comm_overlap but with NVFP4, overlap_p2p_comm with interleaved

@@ -102,32 +102,31 @@ std::vector<LessonAnswer> of_sp(const LessonRuns& runs) {
   };
   const auto norms = static_cast<double>(2 * s.layers + 1);
   const auto tokens = static_cast<double>(s.batch * s.seq_len);
-  return {
-      {.question = "How many collectives do the blocks call in a step?",
-       .formula = "8 L: a reduce-scatter and an all-gather for each of 4 all-reduces",
-       .unit = LessonUnit::kCount,
-       .expected = static_cast<double>(8 * s.layers),
-       .measured = static_cast<double>(count(rank)),
-       .remark =
-           str("Tensor parallelism alone calls ", count(tp),
-               ". A reduce-scatter shards the sequence after the second matrix, an all-gather "
-               "joins it before the first.")},
-      {.question = "How many bytes does a rank send inside the blocks?",
-       .formula = "4 b s h numbers x 4 bytes x L blocks x 2 (n-1)/n, as with tp alone",
-       .expected = block_traffic(s),
-       .measured = sent(rank, is_in_block),
-       .remark =
-           str("Each half of an all-reduce sends (n-1)/n of it. Tensor parallelism alone sends ",
+  return {{.question = "How many collectives do the blocks call in a step?",
+           .formula = "8 L: a reduce-scatter and an all-gather for each of 4 all-reduces",
+           .unit = LessonUnit::kCount,
+           .expected = static_cast<double>(8 * s.layers),
+           .measured = static_cast<double>(count(rank)),
+           .remark =
+               str("Tensor parallelism alone calls ", count(tp),
+                   ". A reduce-scatter shards the sequence after the second matrix, an all-gather "
+                   "joins it before the first.")},
+          {.question = "How many bytes does a rank send inside the blocks?",
+           .formula = "4 b s h numbers x 4 bytes x L blocks x 2 (n-1)/n, as with tp alone",
+           .expected = block_traffic(s),
+           .measured = sent(rank, is_in_block),
+           .remark = str(
+               "Each half of an all-reduce sends (n-1)/n of it. Tensor parallelism alone sends ",
                bytes_text(sent(tp, is_in_block)), ".")},
-      {.question = "How much less memory does a rank need at its peak?",
-       .formula = "(2 L + 1) norms x b s (h + 1) numbers x 4 bytes x (n-1)/n",
-       .expected = norms * tokens * static_cast<double>(s.hidden + 1) * kLessonNumberBytes *
-                   others_share(s),
-       .measured = static_cast<double>(tp.peak - rank.peak),
-       .remark = str("A norm keeps its input and one number of each token for backward: now of 1/n "
-                     "of the tokens. ",
-                     bytes_text(tp.peak), " without, ", bytes_text(rank.peak),
-                     " with sequence parallelism.")}};
+          {.question = "How much less memory does a rank need at its peak?",
+           .formula = "(2 L + 1) norms x b s (h + 1) numbers x 4 bytes x (n-1)/n",
+           .expected = norms * tokens * static_cast<double>(s.hidden + 1) * kLessonNumberBytes *
+                       others_share(s),
+           .measured = static_cast<double>(tp.peak - rank.peak),
+           .remark = str(
+               "For backward, a norm keeps its input and one number of each token; with sequence "
+               "parallelism, each rank has 1/n of the tokens. Peak memory: ",
+               bytes_text(tp.peak), " without it, ", bytes_text(rank.peak), " with it.")}};
 }
 
 std::vector<LessonAnswer> of_pp(const LessonRuns& runs) {
@@ -143,11 +142,12 @@ std::vector<LessonAnswer> of_pp(const LessonRuns& runs) {
        .unit = LessonUnit::kShare,
        .expected = static_cast<double>(s.ranks - 1) / static_cast<double>(s.micro_batches),
        .measured = bubble_of(runs.run.ranks),
-       .remark = str("From the recorded forwards and backwards with their CPU times, as if every "
-                     "rank had a core of its own. GPipe's order: ",
-                     number_text(bubble_of(runs.before.ranks), LessonUnit::kShare),
-                     ". The rest is that stages differ: the last one also has the head and the "
-                     "loss.")},
+       .remark =
+           str("From the recorded forwards and backwards with their CPU times, as if every "
+               "rank had a core of its own. GPipe's order: ",
+               number_text(bubble_of(runs.before.ranks), LessonUnit::kShare),
+               ". The measured share differs from the formula because the stages are unequal: "
+               "the last one also computes the head and the loss.")},
       {.question = "How many bytes of activations does the first rank send?",
        .formula = "m micro-batches x b/m s h numbers x 4 bytes",
        .expected = activation_bytes(s),
@@ -175,8 +175,9 @@ std::vector<LessonAnswer> of_zero(const LessonRuns& runs) {
        .formula = "8 psi / n",
        .expected = 2 * weight_bytes(s) / n,
        .measured = static_cast<double>(rank.moments),
-       .remark = str("psi numbers are in all weights. Data parallelism alone holds 8 psi, ",
-                     bytes_text(dp.moments), ", on every rank.")},
+       .remark =
+           str("psi is the number of elements of all weights. Data parallelism alone holds 8 psi, ",
+               bytes_text(dp.moments), ", on every rank.")},
       {.question = "How many bytes of weights does it hold?",
        .formula = "4 psi + 4 psi / n",
        .expected = weight_bytes(s) * (1 + 1 / n),

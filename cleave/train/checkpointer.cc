@@ -68,8 +68,8 @@ void Checkpointer::require_newest() const {
   const auto newest = newest_checkpoint(folder_.path());
   const auto chosen = std::filesystem::path(setup_.folder->path).filename();
   CLEAVE_CHECK(!newest || newest->filename() == chosen, Code::kIo, setup_.options.out,
-               ": another run has saved ", newest->filename().string(), " since this one chose ",
-               chosen.string(), ", and has ended; start this one again");
+               ": another run saved ", newest->filename().string(), " after this run had chosen ",
+               chosen.string(), " to resume from; start this run again");
 }
 
 void Checkpointer::load(RunState& state) {
@@ -103,7 +103,7 @@ void Checkpointer::forget_best_of_other_data(const Json& saved, RunState& state)
   state.early_stop.restore({});
   if (!is_first()) return;
   log_warning("the evaluation data changed since the best evaluation, after step ", best,
-              "; evaluations are compared from here on");
+              "; only evaluations from now on are compared with each other");
 }
 
 /// Renames checkpoints newer than the one that the run resumes from: their steps are repeated.

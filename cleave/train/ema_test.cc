@@ -147,7 +147,7 @@ TEST(Ema, ResumedRun_HasTheAveragesOfAnUninterruptedOne) {
   parts.ema = 0;
   const Error left_out = test::thrown_by([&] { cleave_train(parts); });
   EXPECT_EQ(left_out.code(), Code::kUsage);
-  EXPECT_THAT(left_out.what(), HasSubstr("has averaged weights (--ema)"));
+  EXPECT_THAT(left_out.what(), HasSubstr("has averaged weights, and this run has no --ema"));
 }
 
 // Oracle: the products of the averages that the definition gives for A and B, added to the base.

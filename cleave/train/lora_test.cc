@@ -514,10 +514,11 @@ TEST_F(LoraRuns, OtherValuesOrBaseOnResume_AreRefused) {
   o.resume = true;
   for (const char* other : {"llama-gqa-tied", "gpt2"}) {
     o.model = test::golden_folder(other);
-    EXPECT_EQ(error_of(o), str("4 ", o.model, " is not the model that the adapters in ", o.out,
-                               "/step_00000002 were trained on: its config, its weights or its "
-                               "manifest.json differ; give the whole folder of that one with "
-                               "--model"));
+    EXPECT_EQ(error_of(o),
+              str("4 ", o.model, " is not the model that the adapters in ", o.out,
+                  "/step_00000002 were trained on: its config, its weights or its "
+                  "manifest.json differ; give the whole folder of the original base model with "
+                  "--model"));
   }
   o.model = folder_ / "moved";
   fs::copy(base_, folder_ / "moved", fs::copy_options::recursive);
@@ -567,8 +568,9 @@ TEST_F(LoraRuns, AdapterOfAnotherModelOrKind_IsOneLineWithExitCode4) {
   EXPECT_EQ(shapes.find('\n'), std::string::npos);
   const std::string names = refused(adapter_folder("gpt2"));
   EXPECT_EQ(names.front(), '4') << names;
-  EXPECT_NE(names.find("is not an adapter of this model, which has no place for base_model.model."),
-            std::string::npos)
+  EXPECT_NE(
+      names.find("is not an adapter of this model: the model has no layer for base_model.model."),
+      std::string::npos)
       << names;
   EXPECT_LT(names.size(), 250U) << names;  // one tensor is named, not all
   fs::copy(adapter_folder("llama-6heads"), folder_ / "other");

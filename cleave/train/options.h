@@ -87,7 +87,7 @@ inline Row dpo_beta(double* target) {
           "",
           Limits{.low = 0, .high = 1000, .takes_low = false},
           kMustMatch,
-          {.kind = OnResume::kWarn, .consequence = "rewards change their size"}};
+          {.kind = OnResume::kWarn, .consequence = "the scale of the rewards changes"}};
 }
 
 /// Options for the model and the data.
@@ -157,8 +157,8 @@ inline std::vector<Row> optimizer_rows(TrainOptions& o) {
           {&o.decay_on, "decay-on", "", "parameters with weight decay", "",
            Choices{"matrices", "all"}, kMustMatch},
           {&o.param_groups, "param-group", "GLOB:SETTING=VALUE",
-           "parameters with a learning rate times lr-factor, or their own weight-decay; may be "
-           "repeated",
+           "multiplies the learning rate of these parameters (lr-factor), or sets their weight "
+           "decay (weight-decay); may be repeated",
            "none", Each{}, kMustMatch},
           {&o.clip, "clip", "NORM", "maximum global gradient norm; 0 is off", "1.0", Limits{0, 1e9},
            kMustMatch},
@@ -183,7 +183,7 @@ inline std::vector<Row> output_rows(TrainOptions& o) {
           {&o.async_save,
            "async-save",
            "",
-           "continue training while a checkpoint is written; needs memory for its copy",
+           "continue training while a checkpoint is written; needs memory for a copy of it",
            "off",
            {},
            kMustMatch},
@@ -198,7 +198,7 @@ inline std::vector<Row> output_rows(TrainOptions& o) {
           {&o.eval_every, "eval-every", "STEPS", "steps between evaluations", "at the end only",
            kSteps, kMustMatch},
           {&o.early_stop, "early-stop", "N",
-           "end after N evaluations in a row whose loss is not below the best; keeps the best "
+           "end after N evaluations in a row whose loss is not below the best one; keeps the best "
            "checkpoint",
            "off", kSteps, kMustMatch},
           {&o.record_step, "record-step", "STEP",

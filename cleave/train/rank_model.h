@@ -14,7 +14,7 @@ namespace cleave::inline train {
 
 /// The results of forward and backward of one step.
 struct PassResult {
-  double loss = 0;  ///< this data-parallel rank's summand of the global mean; with aux_loss
+  double loss = 0;  ///< this data-parallel rank's summand of the global mean; includes aux_loss
   /// In the global batch; pairs for preferences. With none, there was no forward or backward.
   int64_t num_labels = 0;
   GradientNorm norm{};  ///< of all gradients; replicated elements count once
@@ -68,8 +68,8 @@ class RankModel {
   /// and the gradients are divided by it at the end. Throws Error(kFormat) for a batch without
   /// labels. Collective.
   ///
-  /// The auxiliary loss of a model with experts is that of each micro-batch on each data-parallel
-  /// rank, and their mean weighted by the micro-batches' terms of the loss.
+  /// Each micro-batch of each data-parallel rank has its own auxiliary loss, for a model with
+  /// experts. The result has their mean, weighted by the micro-batches' terms of the loss.
   PassResult train_pass(std::span<const Batch> batches, uint64_t seed, int64_t step,
                         double loss_scale = 1);
   /// Log-probabilities of this data-parallel rank's sequences, in their order, on all ranks of

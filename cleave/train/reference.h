@@ -27,9 +27,9 @@ struct ReferenceLogProbs {
   /// the data.
   std::string file;
 
-  /// Reads those of a checkpoint, and keeps its file: also without --eval-data now, the next
-  /// checkpoint has those that the first start had. Throws Error(kUsage) if the run was started on
-  /// other data.
+  /// Reads the log-probabilities of a checkpoint, and keeps its file: if the run resumes without
+  /// --eval-data, the next checkpoint still has those of the earlier --eval-data. Throws
+  /// Error(kUsage) if the run was started on other data.
   static ReferenceLogProbs read(const std::filesystem::path& checkpoint, const TrainSetup& setup);
 };
 
@@ -37,9 +37,9 @@ struct ReferenceLogProbs {
 /// places].
 Tensor rows_of_batch(const Tensor& pairs, const SampleOrder& order, int64_t step, Range places);
 
-/// Those of the checkpoint that the run resumes from after `steps_done` steps; nothing for another
-/// task than dpo, or if the run was stopped before its first step. Throws Error(kUsage) if the run
-/// was started with another task or on other data.
+/// The log-probabilities of the checkpoint that the run resumes from after `steps_done` steps;
+/// nullopt for tasks other than dpo, or if the run was stopped before its first step. Throws
+/// Error(kUsage) if the run was started with another task or on other data.
 std::optional<ReferenceLogProbs> load_reference(const TrainSetup& setup, int64_t steps_done);
 
 /// What reference log-probabilities are computed with.

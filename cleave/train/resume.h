@@ -25,8 +25,8 @@ struct RunState {
   int64_t tokens = 0;      ///< trained on since step 1, by all ranks
   LossScale loss_scale;
   EarlyStop early_stop;
-  bool evaluation_is_pending = false;  ///< a signal interrupted the one that is due after `step`
-  std::string eval_data;               ///< checksum of the last start's that had any; "" = none
+  bool evaluation_is_pending = false;  ///< after `step`: a signal interrupted it
+  std::string eval_data;  ///< checksum, of the last start that had such data; "" = none
   std::optional<ReferenceLogProbs> reference{};  ///< of preferences, once it is known
 
   /// Whether all steps are done, or the run has stopped early.

@@ -357,7 +357,7 @@ TEST(Resume, CheckpointThatAnotherRunSavesMeanwhile_IsNotSuperseded) {
       [&] { run_ranks(1, [&](World& world) { (void)Trainer(setup, world).run(); }); });
   EXPECT_EQ(error.code(), Code::kIo);
   EXPECT_THAT(error.what(),
-              HasSubstr("has saved step_00000006 since this one chose step_00000004"));
+              HasSubstr("saved step_00000006 after this run had chosen step_00000004"));
   EXPECT_EQ(newest_checkpoint(o.out), fs::path(o.out) / "step_00000006");
   EXPECT_TRUE(fs::exists(folder / "run/step_00000006"));
   EXPECT_EQ(read_metrics(o.out + "/metrics.jsonl").size(), 6U);

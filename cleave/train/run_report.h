@@ -27,7 +27,8 @@ class RunReport {
   /// Shows the progress of the steps from now on, if there are any left.
   void start_progress(const RunState& state);
   void add(const StepMetrics& metrics);
-  /// The metrics of a step before the start; without its line, and on other ranks, only `step`.
+  /// The metrics of a step before this start. Only `step` is set on other ranks, and if the line of
+  /// the step is missing.
   [[nodiscard]] StepMetrics metrics_of(int64_t step) const;
   /// Replaces the last line of metrics.jsonl by one of the same step.
   void replace_last(const StepMetrics& metrics);

@@ -301,7 +301,7 @@ void require_base(const ModelFolder& folder, const std::string& fingerprint) {
       saved.string_or("base", "") == fingerprint, Code::kFormat, folder.weights_path(),
       " is not the model that the adapters in ", folder.path,
       " were trained on: its config, its weights or its manifest.json differ; give the whole "
-      "folder of that one with --model");
+      "folder of the original base model with --model");
 }
 
 /// Sets what a checkpoint of adapters says about its base model.
@@ -399,9 +399,10 @@ void choose_weights(TrainSetup& setup) {
     files.push_back(std::move(file.path));
   }
   o.data = std::move(files);
-  CLEAVE_CHECK(!o.epochs || setup.weights.empty(), Code::kUsage,
-               "--epochs counts passes over all data, which --data with weights does not make; "
-               "give --steps");
+  CLEAVE_CHECK(
+      !o.epochs || setup.weights.empty(), Code::kUsage,
+      "--epochs counts passes over all data; --data with weights makes no such passes; give "
+      "--steps");
 }
 
 /// Opens the training data. Each file with a weight is a source of its own.
@@ -412,8 +413,8 @@ void open_training_data(TrainSetup& setup, const Model& model) {
     return;
   }
   CLEAVE_CHECK(setup.task != Task::kDpo, Code::kUsage,
-               "--task dpo takes no weights of data files, because each pair needs its turn in the "
-               "first epoch; give the files without weights");
+               "--task dpo takes no weights of data files, because its first epoch must have every "
+               "pair; give the files without weights");
   std::vector<WeightedData> sources;
   for (size_t i = 0; i < files.size(); ++i) {
     sources.push_back({.name = files[i],

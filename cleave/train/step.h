@@ -11,8 +11,8 @@ namespace cleave::inline train {
 /// first row.
 Context context_of(const Batch& batch, Context shared = {});
 
-/// The length of sequences of one text whose causal attention costs as much per token as this
-/// batch's: T, or less if several texts share a sequence.
+/// The length of a sequence with one text for which causal attention costs as much per token as
+/// for this batch: T, or less if several texts share a sequence.
 int64_t text_length(const Batch& batch);
 
 /// Divides a data-parallel rank's batch into `count` micro-batches of up to `size` samples (a pair

@@ -270,10 +270,10 @@ double Trainer::collective_seconds() const {
 /// Such a batch is skipped, as an error would come again in each resumed run.
 void Trainer::warn_of_no_labels(int64_t step) {
   if (!is_first() || std::exchange(has_warned_, true)) return;
-  log_warning("the batch of step ", step + 1,
-              " has no labels: all are -100; no weight was changed ",
-              "in it, nor will be in other such steps. Leave such rows out of the data, or raise ",
-              "--batch-size");
+  log_warning(
+      "the batch of step ", step + 1,
+      " has no labels (all are -100), so it changed no weight; the same holds for each later ",
+      "step without labels. Remove such rows from the data, or raise --batch-size");
 }
 
 /// Clips and steps. In fp16 a step whose gradients overflow is skipped.

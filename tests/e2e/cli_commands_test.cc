@@ -342,7 +342,9 @@ TEST(Doctor, WithoutTheLibrary_StillReports) {
 TEST(Doctor, FewOpenFiles_IsNamedAsAProblem) {
   const RunResult ran = run_program(
       {"/bin/bash", "-c", std::string("ulimit -n 128; ") + test::program() + " doctor"});
-  EXPECT_TRUE(contains(ran.out, "problem: only 128 files can be open; ulimit -n 1024")) << ran.out;
+  EXPECT_TRUE(
+      contains(ran.out, "problem: only 128 files can be open; raise the limit: ulimit -n 1024"))
+      << ran.out;
 }
 
 TEST(Completion, Bash_ParsesAndCompletes) {
@@ -531,10 +533,11 @@ TEST(Doctor, FlightLog_AccusesOnlyRanksWhoseCountIsKnown) {
   EXPECT_TRUE(contains(text.out, "\nleft    rank 3 (pid 13, left) is in all_reduce 9")) << text.out;
   EXPECT_TRUE(contains(text.out, "\nabsent  rank 4 (pid 14) is not yet there")) << text.out;
   const json found = parsed(run_cleave({"doctor", "--flight", folder / "log.json", "--json"}));
-  EXPECT_EQ(found["behind"],
-            json::parse(R"(["axis tp: ranks 3, 4 began none of its collectives, rank 0 collective )"
-                        R"(41", "axis tp: rank 1 began collective 40 of it last, rank 0 )"
-                        R"(collective 41"])"));
+  EXPECT_EQ(
+      found["behind"],
+      json::parse(R"(["axis tp: ranks 3, 4 began no collective, rank 0 last began collective )"
+                  R"(41", "axis tp: rank 1 last began collective 40, rank 0 last began )"
+                  R"(collective 41"])"));
 }
 
 // Row R13. Between too little memory to start and enough, there is too little for the file.

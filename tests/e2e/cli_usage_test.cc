@@ -226,7 +226,7 @@ TEST_F(Usage, WrongValues_NameFlagValueAndWhatIsAllowed) {
 TEST_F(Usage, MissingValues_AreNotTakenFromTheNextFlag) {
   expect_refused({"train", "--out"}, 2, "--out has no value");
   expect_refused({"train", "--out", "--tp", "2"}, 2,
-                 "--out has no value, --tp follows it; give it as --out DIR");
+                 "--out has no value: the flag --tp follows it; give it as --out DIR");
 }
 
 TEST_F(Usage, MissingFlags_AreNamed) {

@@ -147,8 +147,8 @@ TEST(ConvertProgram, GgufFile_IsTheModelOfTheRun) {
   // In llama-tiny, only the 6 matrices ffn_down have other rows than of 256: 688, a multiple of 16.
   const RunResult four = convert(run, folder / "four.gguf", {"--dtype", "q4_k_m"});
   EXPECT_TRUE(contains(four.out,
-                       " in 1 file (gguf); 6 tensors in a type with more bits, as the rows "
-                       "fill no blocks of q4_k_m\n"))
+                       " in 1 file (gguf); 6 tensors in a type with more bits, because "
+                       "their rows are not whole blocks of q4_k_m\n"))
       << four.out;
   const std::string of_file = tokens(file);
   EXPECT_TRUE(contains(of_file, "8 tokens\n")) << of_file;

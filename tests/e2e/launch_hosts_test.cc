@@ -276,8 +276,8 @@ TEST(LaunchHosts, BatchTooSmallForTheOtherRanks_IsRefusedInOneLine) {
   const RunResult ran = run_cleave(words, {.environment = {"CLEAVE_RESTARTS=1"}});
   EXPECT_EQ(ran.exit_code, 3);
   EXPECT_THAT(ran.err, HasSubstr("a run of tp=2 x pp=1 x dp=2 cannot continue on 3 ranks: the "
-                                 "batch of 2 sequences has none for some of the data-parallel "
-                                 "ranks; start it on fewer ranks\n"));
+                                 "batch of 2 sequences is too small to give each data-parallel "
+                                 "rank one; start it on fewer ranks\n"));
 }
 
 }  // namespace

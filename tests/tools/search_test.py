@@ -212,7 +212,7 @@ class Ends(Folder):
 
     def test_restart_before_a_refusal_is_no_second_error(self):
         err = ("cleave: restart 1 of 3: rank 1 (pid 7) was killed by signal 9\ncleave: rank 2: the batch of step 3 has no labels\n"
-               "cleave: resume: x\ncleave: not restarted: this would fail again\n")
+               "cleave: resume: x\ncleave: not restarted: a restart would fail in the same way\n")
         ended = program.Ended(["launch"], 4, "", err, 1.0, False, 0, 0.1)
         self.assertEqual(ended.errors(), ["cleave: rank 2: the batch of step 3 has no labels"])
 

@@ -32,7 +32,8 @@ std::string conflict_of_hosts(std::span<const HostPlace> places) {
     const auto other = std::find_if(ranks_of.begin(), ranks_of.end(), [&](const auto& each) {
       return each.first.first == host && each.first.second != size;
     });
-    return str("LOCAL_WORLD_SIZE (or its like) is ", size, " on rank ", ranks.front(), ", and ",
+    return str("LOCAL_WORLD_SIZE (or the launcher's variable for it) is ", size, " on rank ",
+               ranks.front(), ", and ",
                other == ranks_of.end() ? str("only ", ranks.size(), " of the ranks are on its host")
                                        : str(other->first.second, " on rank ",
                                              other->second.front(), " of the same host"),
@@ -56,20 +57,21 @@ std::string Membership::add(const RankInfo& info, const std::string& where) {
   if (info.world_size != world_size) {
     return str("rank 0 has world size ", world_size, ", rank ", info.rank, " (", name,
                ") has world size ", info.world_size,
-               "; give all ranks the same WORLD_SIZE, and jobs different MASTER_PORTs");
+               "; give all ranks the same WORLD_SIZE, and each job its own MASTER_PORT");
   }
   if (info.rank < 0 || info.rank >= world_size) {
     return str("rank ", info.rank, " (", name, ") is not in [0, ", world_size, ")");
   }
   if (info.local_world_size != 0) {
-    return str("LOCAL_WORLD_SIZE (or its like) is ", world_size, " on rank 0, as WORLD_SIZE is, ",
-               "and ", info.local_world_size, " on rank ", info.rank, " (", name,
+    return str("LOCAL_WORLD_SIZE (or the launcher's variable for it) is ", world_size,
+               " on rank 0, as WORLD_SIZE is, ", "and ", info.local_world_size, " on rank ",
+               info.rank, " (", name,
                ") of the same host; give each rank the number of ranks on its host");
   }
   std::string& known = names_[static_cast<size_t>(info.rank)];
   if (!known.empty()) {
     return str("rank ", info.rank, " is claimed by ", known, " and by ", name,
-               "; give each process its own RANK, and jobs different MASTER_PORTs");
+               "; give each process its own RANK, and each job its own MASTER_PORT");
   }
   known = name;
   ++num_registered_;

@@ -32,7 +32,8 @@ TEST(Membership, ConflictingRanks_AreRejectedWithTheReason) {
 TEST(Membership, RankThatExpectsOtherHosts_IsRejectedByARankZeroThatDoesNot) {
   Membership membership(4);
   EXPECT_THAT(membership.add({kJobMagic, 1, 4, 78, 1, 2}),
-              HasSubstr("LOCAL_WORLD_SIZE (or its like) is 4 on rank 0, as WORLD_SIZE is, and 2 on "
+              HasSubstr("LOCAL_WORLD_SIZE (or the launcher's variable for it) is 4 on rank 0, as "
+                        "WORLD_SIZE is, and 2 on "
                         "rank 1 (pid 78) of the same host"));
 }
 
@@ -48,10 +49,12 @@ TEST(ConflictOfHosts, RanksThatAreAsManyAsTheyExpect_HaveNone) {
 
 TEST(ConflictOfHosts, RanksThatWouldWaitForOthers_AreNamedWithTheVariable) {
   EXPECT_EQ(conflict_of_hosts(std::vector<HostPlace>{{7, 2}, {7, 1}, {8, 1}}),
-            "LOCAL_WORLD_SIZE (or its like) is 2 on rank 0, and 1 on rank 1 of the same host; give "
+            "LOCAL_WORLD_SIZE (or the launcher's variable for it) is 2 on rank 0, and 1 on rank 1 "
+            "of the same host; give "
             "each rank the number of ranks on its host");
   EXPECT_EQ(conflict_of_hosts(std::vector<HostPlace>{{7, 1}, {8, 2}, {9, 1}}),
-            "LOCAL_WORLD_SIZE (or its like) is 2 on rank 1, and only 1 of the ranks are on its "
+            "LOCAL_WORLD_SIZE (or the launcher's variable for it) is 2 on rank 1, and only 1 of "
+            "the ranks are on its "
             "host; give each rank the number of ranks on its host");
   EXPECT_NE(conflict_of_hosts(std::vector<HostPlace>{{7, 1}, {8, 0}}), "");  // from a hostile rank
 }

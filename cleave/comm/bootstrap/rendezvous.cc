@@ -293,9 +293,11 @@ std::shared_ptr<SharedSegment> rendezvous_on_host(const Environment& environment
                        .job_size = environment.world_size},
                       of_host, timeout_s);
   } catch (const Error& error) {
-    throw Error(error.code(),
-                str("among the ", environment.local_world_size,
-                    " ranks of this host, numbered by LOCAL_RANK (or its like): ", error.what()));
+    throw Error(
+        error.code(),
+        str("among the ", environment.local_world_size,
+            " ranks of this host, numbered by LOCAL_RANK (or the launcher's variable for it): ",
+            error.what()));
   }
 }
 
@@ -328,7 +330,7 @@ std::shared_ptr<SharedSegment> inherited_segment(const Environment& environment)
 std::unique_ptr<World> connect_over_hosts(Environment environment, const RankOptions& options) {
   CLEAVE_CHECK(environment.world_size <= kMaxRanks, Code::kUsage,
                "WORLD_SIZE=", environment.world_size, "; choose at most ", kMaxRanks,
-               " ranks: each keeps connections to all others, and their state");
+               " ranks: each rank keeps a connection to every other rank and a copy of its state");
   const auto network = host_network(environment, options);
   try {
     if (network) network->find_rendezvous(environment);

@@ -195,7 +195,7 @@ class RendezvousServer {
     const JoinRequest& request = peer.request;
     if (request.job != job_) {
       return reject(peer, error_status(Code::kShape, str("another job uses ", address_.text(),
-                                                         "; give jobs different MASTER_PORTs")));
+                                                         "; give each job its own MASTER_PORT")));
     }
     if (phase_ == Phase::kFailed) return reject(peer, failure_);
     const std::string conflict =

@@ -537,7 +537,9 @@ TEST(TcpRendezvous, DifferentLocalWorldSizes_AreReportedOnAllRanksBeforeTheTimeo
     EXPECT_EQ(job.wait(), std::vector<int>(static_cast<size_t>(world_size), 3));
     EXPECT_LT(milliseconds_since(begin), 5000);
     for (size_t rank = 0; rank < static_cast<size_t>(world_size); ++rank) {
-      EXPECT_THAT(job.errors(rank), HasSubstr("LOCAL_WORLD_SIZE (or its like) is 2 on rank 0, "));
+      EXPECT_THAT(
+          job.errors(rank),
+          HasSubstr("LOCAL_WORLD_SIZE (or the launcher's variable for it) is 2 on rank 0, "));
     }
   }
 }

@@ -32,7 +32,7 @@ class TimeLimit {
   /// `place` names this rank; `remedy` says what makes the other ranks come.
   TimeLimit(double timeout_s, const std::string& place, const std::string& remedy) {
     std::string text =
-        str("timeout of ", timeout_s, " s: ", place, " waits in MPI for the others; ", remedy);
+        str("timeout of ", timeout_s, " s: ", place, " waits in MPI for the other ranks; ", remedy);
     thread_ = std::thread([this, timeout_s, text = std::move(text)] {
       std::unique_lock lock(mutex_);
       const std::chrono::duration<double> limit(timeout_s);
@@ -106,9 +106,10 @@ constexpr const char* kBeginRemedy =
 
 /// Checks the options of a job whose hosts have only their TCP connections.
 void check_without_mpi(const RankOptions& options) {
-  CLEAVE_CHECK(!options.fast_sums, Code::kUsage,
-               "--fast-sums needs MPI between the hosts; start the ranks with mpirun or "
-               "srun --mpi=... of an MPI with which Cleave is built, or leave it out");
+  CLEAVE_CHECK(
+      !options.fast_sums, Code::kUsage,
+      "--fast-sums needs MPI between the hosts; start the ranks with mpirun or srun --mpi=... "
+      "of the MPI that Cleave is built with, or leave out --fast-sums");
 }
 
 std::unique_ptr<Mpi> load(const fs::path& path) {
@@ -123,7 +124,7 @@ std::unique_ptr<Mpi> load(const fs::path& path) {
   const auto make = reinterpret_cast<decltype(&cleave_mpi)>(dlsym(library, "cleave_mpi"));
   CLEAVE_CHECK(interface != nullptr && make != nullptr && interface() == kMpiInterface, Code::kIo,
                "--transport mpi: ", path.string(),
-               " is from another build of Cleave; build or install both together");
+               " is from another build of Cleave; build or install it together with the program");
   std::unique_ptr<Mpi> mpi;
   make(&mpi);
   return mpi;
@@ -179,7 +180,7 @@ std::unique_ptr<HostExchange> HostNetwork::connect(const std::shared_ptr<RankEnd
                " tags for all ranks; make fewer groups, or choose --transport tcp");
   std::optional<int> sums_at;
   if (fast_sums_) {
-    const TimeLimit limit(timeout_s_, place_, "see what stopped them");
+    const TimeLimit limit(timeout_s_, place_, "read their messages for the cause");
     sums_at = mpi_->make_lane(ranks, static_cast<int>(tag));
   }
   return std::make_unique<MpiExchange>(job, *mpi_, ranks, host, static_cast<int>(tag), sums_at);
@@ -196,7 +197,8 @@ void HostNetwork::end() {
   (void)std::fflush(nullptr);
   const int code = failure_.load();
   if (code != 0) mpi_->abort(code);
-  const TimeLimit limit(timeout_s_, place_, "one has ended without leaving MPI; see its messages");
+  const TimeLimit limit(timeout_s_, place_,
+                        "one of them has ended without MPI_Finalize; read its messages");
   mpi_->finalize();
 }
 

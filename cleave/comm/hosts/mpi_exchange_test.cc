@@ -245,7 +245,7 @@ TEST(HostNetwork, EndWithoutAPeer_EndsTheProcessAtTheTimeout) {
             .end();
       },
       testing::ExitedWithCode(static_cast<int>(Code::kTimeout)),
-      "timeout of 0.05 s: rank 1 of 3 waits in MPI for the others; one has ended");
+      "timeout of 0.05 s: rank 1 of 3 waits in MPI for the other ranks; one of them has ended");
 }
 
 TEST(HostNetwork, FastSumsOfHostsWithoutMpi_AreRefused) {

@@ -178,7 +178,7 @@ class Launcher {
                      .group = "",
                      .text = str("timeout of ", options_.stopped_limit_s, " s: rank ",
                                  rank_of_job(first_failed_), " (pid ", ranks_[rank].pid(),
-                                 ") is stopped, and others have ended")});
+                                 ") is stopped, and other ranks have ended")});
     kill_at_ = now;
   }
 
@@ -388,7 +388,7 @@ int launch(const LaunchOptions& options) {
     std::cerr << "cleave: gave up after " << restarts
               << (restarts == 1 ? " restart\n" : " restarts\n");
   } else {
-    std::cerr << "cleave: not restarted: this would fail again\n";
+    std::cerr << "cleave: not restarted: a restart would fail in the same way\n";
   }
   return outcome.exit_code;
 }

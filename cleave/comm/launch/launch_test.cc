@@ -439,7 +439,9 @@ TEST(Restart, PermanentFailure_IsNotRetried) {
     const TestFolder folder;
     std::string errors;
     EXPECT_EQ(launch_with_restarts("always_throws", 5, folder, &errors, code), std::atoi(code));
-    EXPECT_EQ(errors, "cleave: rank 0: as asked\ncleave: not restarted: this would fail again\n");
+    EXPECT_EQ(
+        errors,
+        "cleave: rank 0: as asked\ncleave: not restarted: a restart would fail in the same way\n");
   }
 }
 
@@ -465,7 +467,7 @@ TEST(Launch, RankThatIsStoppedWhenAllIsDone_IsATimeout) {
   const LaunchOutcome outcome = launch_ranks(options);
   EXPECT_EQ(outcome.exit_code, 7);
   ASSERT_FALSE(outcome.lines.empty());
-  EXPECT_THAT(outcome.lines.front(), HasSubstr(") is stopped, and others have ended"));
+  EXPECT_THAT(outcome.lines.front(), HasSubstr(") is stopped, and other ranks have ended"));
 }
 
 // Found by cleave-fault: a rank that could not start a thread reported a bug.

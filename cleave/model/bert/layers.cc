@@ -103,9 +103,10 @@ void BertAttention::check_split(const Axis& axis) {
   const bool split = query_.is_column_split();
   const bool together = key_.is_column_split() == split && value_.is_column_split() == split &&
                         dense_.is_row_split() == split && !dense_.is_column_split();
-  CLEAVE_CHECK(together, Code::kShape, path(),
-               ": self.query, self.key, self.value and output.dense belong together; give the "
-               "first three the style colwise and output.dense rowwise, or none of them a style");
+  CLEAVE_CHECK(
+      together, Code::kShape, path(),
+      ": self.query, self.key, self.value and output.dense belong together; give the "
+      "first three the style colwise and output.dense rowwise, or give none of them a style");
   if (split) heads_.set_split(axis);
 }
 

@@ -184,7 +184,7 @@ TEST(GgufMetadata, EndIdsBeyondThree_AreReported) {
   };
   EXPECT_EQ(warning({2, 7, 2, 9}), "");
   EXPECT_THAT(warning({2, 7, 9, 11}),
-              HasSubstr("4 end tokens; GGUF has room for 3, so that id 11"));
+              HasSubstr("4 end tokens; GGUF can store 3, so in llama.cpp id 11"));
 }
 
 /// The tokenizer.json of a SentencePiece vocabulary with these tokens and scores.

@@ -187,7 +187,7 @@ class TokenizerWriter {
         return pre.name;
       }
     }
-    refuse(str("llama.cpp knows its pre-tokenizer under no name that Cleave knows; its pattern is ",
+    refuse(str("Cleave knows no name that llama.cpp has for its pre-tokenizer; its pattern is ",
                pattern, ", and ignore_merges is ", ignores_merges ? "true" : "false"));
   }
 
@@ -224,9 +224,9 @@ void add_ends(GgufMetadata& metadata, std::optional<int64_t> own,
     metadata.add_u32(str("tokenizer.ggml.", kRoles[i], "_token_id"), ends[i]);
   }
   if (ends.size() > std::size(kRoles)) {
-    log_warning("the model has ", ends.size(), " end tokens; GGUF has room for ", std::size(kRoles),
-                ", so that id ", ends[std::size(kRoles)],
-                ends.size() > std::size(kRoles) + 1 ? " and those after it do" : " does",
+    log_warning("the model has ", ends.size(), " end tokens; GGUF can store ", std::size(kRoles),
+                ", so in llama.cpp id ", ends[std::size(kRoles)],
+                ends.size() > std::size(kRoles) + 1 ? " and the ids after it do" : " does",
                 " not end a text");
   }
 }
