@@ -8,6 +8,7 @@
 #include <fstream>
 #include <utility>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "cleave/base/stop.h"
@@ -132,12 +133,15 @@ TEST(TrainWithEvaluations, Terminal_ShowsHowFarAnEvaluationIs) {
 TEST(TrainWithEarlyStop, EvaluationDataWithoutLabels_AreRefused) {
   const TempFolder folder;
   TrainOptions o = still_run(folder);
-  std::ofstream(folder / "eval.jsonl") << R"({"input_ids": [1, 2], "labels": [-100, -100]})";
   o.eval_data = {folder / "eval.jsonl"};
-  const Error error = test::thrown_by([&] { cleave_train(o); });
-  EXPECT_EQ(error.code(), Code::kFormat);
-  EXPECT_STREQ(error.what(),
-               "--eval-data has no labels: all are -100; evaluation needs at least one");
+  // The first label of a sequence has no token before it that could predict it.
+  for (const char* labels : {"[-100, -100]", "[1, -100]"}) {
+    std::ofstream(folder / "eval.jsonl") << R"({"input_ids": [1, 2], "labels": )" << labels << "}";
+    const Error error = test::thrown_by([&] { cleave_train(o); });
+    EXPECT_EQ(error.code(), Code::kFormat);
+    EXPECT_THAT(error.what(), testing::HasSubstr("--eval-data has no target"));
+    EXPECT_FALSE(std::filesystem::exists(o.out + "/metrics.jsonl"));  // before any step
+  }
 }
 
 /// Raises SIGTERM at the first sample after `num_samples`.

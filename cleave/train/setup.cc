@@ -436,8 +436,11 @@ void choose_length(TrainSetup& setup, const ModelFacts& facts) {
                "; choose up to ", facts.max_positions);
 }
 
+/// The tokenizer of the model's own folder may have more ids, such as Gemma 3's id of images: the
+/// data are checked.
 void check_vocabulary(const TrainSetup& setup, const ModelFacts& facts) {
-  const int64_t tokens = setup.tokenizer ? setup.tokenizer->vocab_size() : 0;
+  const bool is_own = setup.folder && setup.tokenizer_folder == tokenizer_source(*setup.folder);
+  const int64_t tokens = setup.tokenizer && !is_own ? setup.tokenizer->vocab_size() : 0;
   CLEAVE_CHECK(tokens <= facts.vocab_size, Code::kShape, "the tokenizer has ", tokens,
                " ids, more than the model's vocab_size=", facts.vocab_size,
                "; give the model's tokenizer with --tokenizer");
@@ -573,7 +576,10 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
     setup.eval_data = open_data(setup, options.eval_data, *model, /*shuffles=*/false);
   }
   check_sequences(*setup.data, model->facts(), "--data");
-  if (setup.eval_data) check_sequences(*setup.eval_data, model->facts(), "--eval-data");
+  if (setup.eval_data) {
+    check_sequences(*setup.eval_data, model->facts(), "--eval-data");
+    check_targets(*setup.eval_data, setup.task);
+  }
   check_vocabulary(setup, model->facts());
   const auto rules = [&](const Dataset& data, uint64_t seed) {
     return batch_rules(*model, setup.tokenizer.get(), data.is_text(), seed);

@@ -84,6 +84,26 @@ TEST_F(Setup, WeightsWithoutATokenizer_TrainOnIdsOrOnBytesByRequest) {
   EXPECT_EQ(make_setup(bytes, 0).tokenizer->kind(), "bytes");
 }
 
+// Gemma 3's tokenizer has an id for images that is no row of its embedding.
+TEST_F(Setup, TokenizerOfTheModelsFolder_MayHaveMoreIds) {
+  const std::string source = test::source_file("tests/golden/tokenizer/small/llama3");
+  auto config = nlohmann::json::parse(test::kLlamaConfig);
+  const int64_t size = load_tokenizer(source)->vocab_size();
+  config["vocab_size"] = size;
+  const std::string text = config.dump();
+  test::write_model_folder(folder_ / "own", text, test::tensors_of(text));
+  test::write_model_folder(folder_ / "bare", text, test::tensors_of(text));
+  auto tokenizer = nlohmann::json::parse(read_file(source + "/tokenizer.json"));
+  tokenizer["added_tokens"].push_back({{"id", size}, {"content", "<image>"}, {"special", true}});
+  std::ofstream(folder_ / "own/tokenizer.json") << tokenizer;
+  EXPECT_GT(make_setup(options("own", "text.txt"), 0).data->size(), 0);
+  TrainOptions given = options("bare", "text.txt");
+  given.tokenizer = folder_ / "own";
+  const Error error = thrown_by([&] { make_setup(given, 0); });
+  EXPECT_EQ(error.code(), Code::kShape);
+  EXPECT_THAT(error.what(), HasSubstr("more than the model's vocab_size="));
+}
+
 // Oracle: `eval`, which refuses them too. Rotary positions of type dynamic would change there.
 TEST_F(Setup, RowsLongerThanThePositions_AreRefused) {
   constexpr size_t kPositions = 64;

@@ -36,7 +36,7 @@ BatchRules batch_rules(const Model& model, const Tokenizer* tokenizer, bool data
                " tokenizer has no mask token, which task mlm needs for text; give a --tokenizer "
                "folder that has one, or rows of ids with labels");
   MaskingOptions masking{.mask_id = *tokenizer->special().mask,
-                         .vocab_size = tokenizer->vocab_size(),
+                         .vocab_size = std::min(tokenizer->vocab_size(), model.facts().vocab_size),
                          .is_special = {},
                          .seed = seed};
   for (int64_t id = 0; id < masking.vocab_size; ++id) {
@@ -53,6 +53,19 @@ Task task_of(const Model& model) {
 Tensor targets_of(const Batch& batch, Task task) {
   const bool is_causal = task == Task::kLm || task == Task::kDpo;
   return is_causal ? next_token_labels(batch.labels) : batch.labels;
+}
+
+void check_targets(const Dataset& data, Task task) {
+  if (data.is_text() || (task != Task::kLm && task != Task::kMlm)) return;
+  for (int64_t i = 0; i < data.size(); ++i) {
+    const std::vector<int64_t> labels = labels_of(data.sample(i));
+    const auto begin = labels.begin() + (task == Task::kLm && !labels.empty() ? 1 : 0);
+    if (std::any_of(begin, labels.end(), [](int64_t id) { return id != -100; })) return;
+  }
+  throw Error(
+      Code::kFormat,
+      "--eval-data has no target: each label is -100 or the first of its sequence, which no "
+      "token predicts; evaluation needs at least one");
 }
 
 Tensor num_terms(const Tensor& targets, Task task) {
