@@ -430,9 +430,10 @@ void open_training_data(TrainSetup& setup, const Model& model) {
   setup.order.mix = std::make_shared<DataMix>(sources);
 }
 
-/// Checks --seq-len, or chooses the default.
+/// Checks --seq-len, or chooses that of a resumed run, or the default.
 void choose_length(TrainSetup& setup, const ModelFacts& facts) {
   int64_t& seq_len = setup.options.seq_len;
+  if (seq_len == 0 && setup.resumes) seq_len = state_of(*setup.folder).int_or("seq_len", 0);
   if (seq_len == 0) seq_len = std::min(kDefaultSeqLen, facts.max_positions);
   CLEAVE_CHECK(seq_len >= 2, Code::kShape, "seq-len=", seq_len,
                "; next-token prediction needs at least 2 tokens");
