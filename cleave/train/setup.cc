@@ -134,7 +134,8 @@ Task choose_task(const TrainOptions& o, const Model& model) {
   }
   CLEAVE_CHECK(o.dpo_beta == TrainOptions{}.dpo_beta, Code::kUsage, "--dpo-beta needs --task dpo");
   CLEAVE_CHECK(o.task.empty() || o.task == model.task(), Code::kUsage, "--task ", o.task,
-               " does not fit this model, which is trained for ", model.task());
+               " does not fit this model, which is trained for ", model.task(),
+               "; leave it out, or give another --model");
   return task_of(model);
 }
 
