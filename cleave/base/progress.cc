@@ -41,6 +41,15 @@ int terminal_width() {
   return is_known ? size.ws_col : 80;
 }
 
+/// The text, without its last figures if it has more than `width` columns: a part of a number would
+/// be another number. Two spaces are between figures, and one in the count before them.
+std::string fitted(const std::string& text, size_t width) {
+  if (text.size() <= width) return text;
+  const size_t figure = text.rfind("  ", width);
+  const size_t end = figure == std::string::npos ? text.rfind(' ', width) : figure;
+  return text.substr(0, end == std::string::npos ? 0 : end);
+}
+
 }  // namespace
 
 std::string duration_text(double seconds) {
@@ -145,7 +154,7 @@ std::string Progress::live_line(int width, double now) const {
     const auto empty = static_cast<size_t>(columns) - full;
     bar = " [" + std::string(full, '#') + std::string(empty, '.') + "]";
   }
-  return (head + bar + tail).substr(0, static_cast<size_t>(std::max(width - 1, 0)));
+  return fitted(head + bar + tail, static_cast<size_t>(std::max(width - 1, 0)));
 }
 
 }  // namespace cleave::inline base

@@ -30,10 +30,10 @@ struct ProgressReading {
 };
 
 /// Progress on stdout. On a terminal: one live line at the bottom, redrawn at most ten times a
-/// second and truncated to the terminal's width. Otherwise, with TERM=dumb or without TERM: a plain
-/// line every ten seconds. Under a launcher too, because mpirun gives its ranks terminals whose
-/// output it may write into a log. For use by one thread; log lines of other threads appear above
-/// the live line.
+/// second, without the last figures if the terminal is too narrow for them. Otherwise, with
+/// TERM=dumb or without TERM: a plain line every ten seconds. Under a launcher too, because mpirun
+/// gives its ranks terminals whose output it may write into a log. For use by one thread; log lines
+/// of other threads appear above the live line.
 class Progress {
  public:
   explicit Progress(ProgressOptions options);

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <limits>
+#include <map>
 #include <string>
 #include <unistd.h>
 
@@ -125,8 +126,10 @@ TEST(Progress, OnATerminal_RedrawsTenTimesASecondAndLeavesOnePlainLine) {
   EXPECT_EQ(last_drawn(text), "step 1000/1000  loss 1.0000  took 1.0s\r\n");
 }
 
-TEST(Progress, NarrowTerminal_LineIsTruncatedBeforeTheLastColumn) {
+TEST(Progress, NarrowTerminal_LineEndsBeforeTheLastColumnWithAWholeFigure) {
   setenv("TERM", "xterm", 1);
+  const std::map<int, std::string> narrow{
+      {40, "step 500/1000 50%  loss 1.2500"}, {20, "step 500/1000 50%"}, {5, "step"}};
   for (const int columns : {200, 80, 60, 40, 20, 5}) {
     Captured out(columns);
     double now = 0;
@@ -135,6 +138,9 @@ TEST(Progress, NarrowTerminal_LineIsTruncatedBeforeTheLastColumn) {
     progress.update(500, {.loss = 1.25, .tokens_per_s = 1e6});
     const std::string line = last_drawn(out.take());
     EXPECT_LT(line.size(), static_cast<size_t>(columns)) << line;
+    if (narrow.contains(columns)) {
+      EXPECT_EQ(line, narrow.at(columns));
+    }
     EXPECT_EQ(line.find("[###############...............] 50%  loss 1.2500") != std::string::npos,
               columns == 200)
         << line;

@@ -119,6 +119,11 @@ void require_file(std::string_view flag, const std::string& path) {
       !fs::exists(path, problem) && first != path &&
       (fs::exists(first, problem) || fs::exists(first.substr(0, first.rfind(':')), problem));
   CLEAVE_CHECK(!is_list, Code::kIo, flag, ' ', path, ": no such file; separate files by spaces");
+  const size_t colon = path.rfind(':');
+  const bool has_weight = colon != std::string::npos && !fs::exists(path, problem) &&
+                          fs::exists(path.substr(0, colon), problem);
+  CLEAVE_CHECK(!has_weight, Code::kIo, flag, ' ', path,
+               ": no such file; only --data of train takes weights, as in FILE:0.5");
   CLEAVE_CHECK(!fs::is_directory(path, problem), Code::kIo, flag, ' ', path,
                ": is a folder; expected a file");
   CLEAVE_CHECK(access(path.c_str(), R_OK) == 0, Code::kIo, flag, ' ', path, ": ", reason(errno));
@@ -188,6 +193,12 @@ void require_tokenizer(const std::string& tokenizer) {
 
 void require_chat_template(const std::string& chat_template) {
   if (chat_template.empty() || chat_template == "chatml") return;
+  std::error_code problem;
+  const bool is_name = chat_template.find('/') == std::string::npos &&
+                       fs::path(chat_template).extension().empty() &&
+                       !fs::exists(chat_template, problem);
+  CLEAVE_CHECK(!is_name, Code::kIo, "--chat-template ", chat_template,
+               ": no such file; expected chatml, or a file with a template");
   require_file("--chat-template", chat_template);
 }
 

@@ -1,10 +1,12 @@
 #include <CLI/CLI.hpp>
 #include <iostream>
+#include <iterator>
 #include <memory>
 #include <sstream>
 
 #include "cleave/base/error.h"
 #include "cleave/cli/command.h"
+#include "cleave/planner/cluster_names.h"
 
 namespace cleave::cli {
 namespace {
@@ -13,26 +15,8 @@ struct Item {
   std::string name;   // "--tp"
   std::string value;  // "N", "a|b", "FILE"; empty for a switch
   std::string help;
+  std::vector<std::string> words;  // that its value may be
 };
-
-std::vector<Item> items(const CLI::App& app) {
-  std::vector<Item> found;
-  for (const CLI::Option* option : app.get_options()) {
-    const bool is_positional = option->get_lnames().empty() && option->get_snames().empty();
-    if (option->get_group().empty() || is_positional) continue;
-    const bool is_switch = option->get_items_expected_max() == 0;
-    found.push_back({option->get_lnames().empty() ? "-" + option->get_snames().front()
-                                                  : "--" + option->get_lnames().front(),
-                     is_switch ? "" : option->get_type_name(), option->get_description()});
-  }
-  return found;
-}
-
-std::vector<std::string> part_names(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::App* part : app.get_subcommands({})) names.push_back(part->get_name());
-  return names;
-}
 
 // The words of "cosine|linear"; empty for placeholders such as "FILE" and "NAME|DIR".
 std::vector<std::string> choices(const std::string& value) {
@@ -43,6 +27,33 @@ std::vector<std::string> choices(const std::string& value) {
       words.push_back(word);
   }
   return words;
+}
+
+// The words that the value of a flag may be.
+std::vector<std::string> known_values(const std::string& name, const std::string& value) {
+  if (name != "--cluster") return choices(value);
+  std::istringstream names{std::string(kClusterNames)};
+  return {std::istream_iterator<std::string>(names), {}};
+}
+
+std::vector<Item> items(const CLI::App& app) {
+  std::vector<Item> found;
+  for (const CLI::Option* option : app.get_options()) {
+    const bool is_positional = option->get_lnames().empty() && option->get_snames().empty();
+    if (option->get_group().empty() || is_positional) continue;
+    const bool is_switch = option->get_items_expected_max() == 0;
+    const std::string name = option->get_lnames().empty() ? "-" + option->get_snames().front()
+                                                          : "--" + option->get_lnames().front();
+    const std::string value = is_switch ? "" : option->get_type_name();
+    found.push_back({name, value, option->get_description(), known_values(name, value)});
+  }
+  return found;
+}
+
+std::vector<std::string> part_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* part : app.get_subcommands({})) names.push_back(part->get_name());
+  return names;
 }
 
 // What may follow the command: its subcommands, or the choices of its first word.
@@ -67,7 +78,7 @@ std::string joined(const std::vector<std::string>& words) {
 }
 
 std::string bash_values(const Item& item) {
-  const std::string words = joined(choices(item.value));
+  const std::string words = joined(item.words);
   if (takes_path(item.value)) {
     return "mapfile -t COMPREPLY < <(compgen -f -W '" + words + "' -- \"$current\")";
   }
@@ -148,7 +159,7 @@ std::string zsh_arguments(const CLI::App& app, const std::vector<std::string>& w
   if (!words.empty()) text += " '1:word:(" + joined(words) + ")'";
   for (const Item& item : items(app)) {
     text += " \\\n        '*" + item.name + "[" + zsh_escaped(item.help) + "]";
-    const std::string values = joined(choices(item.value));
+    const std::string values = joined(item.words);
     if (takes_path(item.value)) {
       text += ":" + zsh_escaped(item.value) + ":_files";
     } else if (!item.value.empty()) {
@@ -208,7 +219,7 @@ std::string fish_flags(const CLI::App& app, const std::string& words) {
     const bool is_long = item.name.starts_with("--");
     text += begin + (is_long ? " -l " + item.name.substr(2) : " -s " + item.name.substr(1));
     if (!item.value.empty()) text += takes_path(item.value) ? " -rF" : " -x";
-    const std::string values = joined(choices(item.value));
+    const std::string values = joined(item.words);
     if (!values.empty()) text += " -a " + fish_quoted(values);
     text += " -d " + fish_quoted(item.help) + '\n';
   }

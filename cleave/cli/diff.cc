@@ -1,9 +1,11 @@
 #include "cleave/checkpoint/diff.h"
 
 #include <cmath>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "cleave/cli/command.h"
 #include "cleave/cli/library.h"
 #include "cleave/cli/program.h"
+#include "cleave/file/model_path.h"
 
 namespace cleave::cli {
 namespace {
@@ -81,7 +84,13 @@ void print(const DiffReport& report) {
 
 int run(const Options& options) {
   CLEAVE_CHECK(!options.b.empty(), Code::kUsage, "diff compares two paths; see cleave diff --help");
-  for (const std::string& side : {options.a, options.b}) require_checkpoint(side);
+  for (const std::string& side : {options.a, options.b}) {
+    std::error_code problem;
+    const bool is_there = std::filesystem::exists(local_model(side), problem);
+    CLEAVE_CHECK(is_there, Code::kIo, side,
+                 ": no such file or folder; give two model or run folders, or tensor files");
+    require_checkpoint(side);
+  }
   DiffReport report;
   library_function<decltype(cleave_diff)>("cleave_diff")(options.a, options.b, report);
   if (options.json) {

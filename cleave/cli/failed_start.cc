@@ -5,7 +5,7 @@
 #include <system_error>
 
 #include "cleave/base/error.h"
-#include "cleave/file/file_lock.h"
+#include "cleave/file/bare_lock.h"
 #include "cleave/report/metrics.h"
 #include "cleave/report/record.h"
 
@@ -32,10 +32,10 @@ fs::path innermost_existing(fs::path path) {
 }
 
 /// The lock of the folder, so that what a killed process left there is removed too; nullopt if
-/// another process writes there.
-std::optional<FileLock> locked(const fs::path& folder) {
+/// another process writes there. The disk may be full.
+std::optional<BareLock> locked(const fs::path& folder) {
   try {
-    return std::optional<FileLock>(std::in_place, folder);
+    return std::optional<BareLock>(std::in_place, folder);
   } catch (const Error&) {
     return std::nullopt;
   }
@@ -64,7 +64,7 @@ void FailedStart::clean_up() const {
 }
 
 void FailedStart::remove_unused() const {
-  const std::optional<FileLock> lock = locked(out_);
+  const std::optional<BareLock> lock = locked(out_);
   if (!lock) return;
   std::error_code ignored;
   const bool has_steps = is_there(metrics_) && fs::file_size(metrics_, ignored) > 0;

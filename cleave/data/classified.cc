@@ -133,7 +133,7 @@ class ClassifiedDataset final : public Dataset {
     const std::optional<int64_t> number = number_of(label);
     CLEAVE_CHECK(number && *number < static_cast<int64_t>(names.size()), Code::kFormat, at,
                  ": label '", label, "' is not one of the model's ", names.size(), " classes, ",
-                 listed(names));
+                 listed(names), "; rename it, or train a model that has no classes yet");
     return static_cast<int32_t>(*number);
   }
 

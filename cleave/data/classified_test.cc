@@ -91,7 +91,7 @@ TEST_F(Classified, InvalidRows_AreRefusedWithFileAndLine) {
   };
   EXPECT_THAT(csv("a,positive\nb,great\n"),
               HasSubstr("a.csv:3: label 'great' is not one of the model's 2 classes, 'negative', "
-                        "'positive'"));
+                        "'positive'; rename it, or train a model that has no classes yet"));
   EXPECT_THAT(csv("a,2\n"), HasSubstr("label '2'"));
   EXPECT_THAT(csv("a\n"), HasSubstr("a.csv:2:1: the record has 1 field"));
   EXPECT_THAT(csv(",positive\n"), HasSubstr("has no tokens"));

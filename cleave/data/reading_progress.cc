@@ -11,13 +11,19 @@
 
 namespace cleave::inline data {
 
-ReadingProgress::ReadingProgress(Options options)
-    : progress_({.unit = std::move(options.unit),
-                 .is_shown = options.is_shown,
-                 .may_be_live = options.is_shown && !read_environment(),
-                 .line_every_s = options.line_every_s,
-                 .clock = std::move(options.clock)}) {
-  for (const std::string& file : options.files) sizes_.push_back(File::open_read(file).size());
+namespace {
+
+ByteProgress::Options plain_under_launcher(ByteProgress::Options options) {
+  options.may_be_live = options.may_be_live && !read_environment();
+  return options;
+}
+
+}  // namespace
+
+ReadingProgress::ReadingProgress(const std::vector<std::string>& files,
+                                 ByteProgress::Options options)
+    : progress_(plain_under_launcher(std::move(options))) {
+  for (const std::string& file : files) sizes_.push_back(File::open_read(file).size());
   total_ = std::accumulate(sizes_.begin(), sizes_.end(), uint64_t{0});
 }
 
@@ -30,12 +36,12 @@ void ReadingProgress::end_file() {
   before_ += sizes_.at(file_++);
 }
 
-ReadingProgress common_progress(std::vector<std::string> files, std::string unit,
+ReadingProgress common_progress(const std::vector<std::string>& files, std::string unit,
                                 const std::string& cache_folder) {
-  return ReadingProgress({.files = std::move(files),
-                          .unit = std::move(unit),
-                          .is_shown = is_first_rank(),
-                          .line_every_s = cache_folder.empty() ? INFINITY : 10});
+  return {files,
+          {.unit = std::move(unit),
+           .is_shown = is_first_rank(),
+           .line_every_s = cache_folder.empty() ? INFINITY : 10}};
 }
 
 }  // namespace cleave::inline data

@@ -1,11 +1,9 @@
 #pragma once
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "cleave/base/byte_progress.h"
-#include "cleave/base/clock.h"
 
 namespace cleave::inline data {
 
@@ -13,16 +11,9 @@ namespace cleave::inline data {
 /// signal.
 class ReadingProgress {
  public:
-  struct Options {
-    std::vector<std::string> files;  ///< all that are read, in order
-    std::string unit;                ///< what is counted: "tokenized MiB"
-    bool is_shown = true;
-    double line_every_s = 10;                     ///< if stdout is not a terminal
-    std::function<double()> clock = monotonic_s;  ///< seconds
-  };
-
-  /// Throws Error(kIo) if a file cannot be opened.
-  explicit ReadingProgress(Options options);
+  /// `files`: all that are read, in order. Under a launcher no line is live. Throws Error(kIo) if a
+  /// file cannot be opened.
+  ReadingProgress(const std::vector<std::string>& files, ByteProgress::Options options);
 
   /// `done`: bytes of the current file. Throws Stopped.
   void note(uint64_t done);
@@ -40,7 +31,7 @@ class ReadingProgress {
 /// The progress of files that every process of a job reads by itself; one process shows it. Without
 /// a `cache_folder` it does so only on a terminal, because stdout is for the results of the
 /// command.
-ReadingProgress common_progress(std::vector<std::string> files, std::string unit,
+ReadingProgress common_progress(const std::vector<std::string>& files, std::string unit,
                                 const std::string& cache_folder);
 
 }  // namespace cleave::inline data

@@ -22,8 +22,7 @@ TEST(ReadingProgress, SeveralFiles_CountTogether) {
   double now = 100;
   test::Captured out;
   {
-    ReadingProgress progress(
-        {.files = {first, second}, .unit = "read MiB", .clock = [&] { return now; }});
+    ReadingProgress progress({first, second}, {.unit = "read MiB", .clock = [&] { return now; }});
     for (const size_t mebibytes : {2U, 3U}) {
       for (size_t done = 1; done <= mebibytes; ++done) {
         now += 6;
@@ -42,7 +41,7 @@ TEST(ReadingProgress, ShortReading_IsNotShown) {
   write_atomic(file, std::string(kMiB, 'a'));
   double now = 100;
   test::Captured out;
-  ReadingProgress progress({.files = {file}, .unit = "read MiB", .clock = [&] { return now; }});
+  ReadingProgress progress({file}, {.unit = "read MiB", .clock = [&] { return now; }});
   now += 0.9;
   progress.note(kMiB);
   EXPECT_EQ(out.take(), "");

@@ -210,7 +210,7 @@ TokenizedFile tokenized_file(const std::string& path, FileKind kind, const Token
   const CacheLock lock(cache_folder);
   if (std::optional<TokenizedFile> file = cached.open()) return std::move(*file);
   remove_partial_files(cache_folder);
-  ReadingProgress progress({.files = {path}, .unit = kTokenized});  // whichever process comes first
+  ReadingProgress progress({path}, {.unit = kTokenized});  // whichever process comes first
   cached.write(path, content, tokenizer, progress);
   std::optional<TokenizedFile> file = cached.open();
   CLEAVE_CHECK(

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "cleave/base/error.h"
+#include "cleave/file/bare_lock.h"
 
 namespace cleave::inline file {
 namespace {
@@ -89,6 +90,12 @@ void FileLock::name_holder() {
 
 FileLock::~FileLock() {
   ::unlink(file_.path().c_str());  // while the lock is still held, so the name is this lock's
+}
+
+BareLock::BareLock(const fs::path& folder) : file_(lock_file(folder / ".lock", folder)) {}
+
+BareLock::~BareLock() {
+  ::unlink(file_.path().c_str());
 }
 
 }  // namespace cleave::inline file

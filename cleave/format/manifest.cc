@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "cleave/base/hash.h"
+#include "cleave/file/model_path.h"
 #include "cleave/format/block.h"
 #include "cleave/format/safetensors.h"
 #include "cleave/text/json.h"
@@ -405,8 +406,9 @@ std::vector<std::string> find_damage(const fs::path& folder, const VerifyShare& 
   return problems;
 }
 
-void require_intact(const fs::path& folder, const VerifyShare& share, std::string_view remedy) {
-  const std::vector<std::string> problems = find_damage(folder, share);
+/// Throws Error(kFormat) with the first of these problems, if there are any.
+static void refuse(const std::vector<std::string>& problems, const fs::path& folder,
+                   std::string_view remedy) {
   if (problems.empty()) return;
   constexpr size_t kShown = 4;
   std::string text = folder.string() + " is damaged: ";
@@ -415,6 +417,12 @@ void require_intact(const fs::path& folder, const VerifyShare& share, std::strin
   }
   if (problems.size() > kShown) text += str("; and ", problems.size() - kShown, " more");
   throw Error(Code::kFormat, str(text, "; ", remedy));
+}
+
+void require_intact(const fs::path& folder, const VerifyShare& share, std::string_view remedy) {
+  std::vector<std::string> read;
+  if (std::error_code unknown; fs::is_directory(folder, unknown)) read.push_back(folder.string());
+  read_from(read, [&] { refuse(find_damage(folder, share), folder, remedy); });
 }
 
 }  // namespace cleave::inline format

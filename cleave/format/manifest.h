@@ -42,7 +42,7 @@ struct VerifyShare {
 std::vector<std::string> find_damage(const std::filesystem::path& folder,
                                      const VerifyShare& share = {});
 
-/// Throws Error(kFormat) with the first problems that find_damage() returns, and the remedy.
+/// Throws Error(kFormat) with find_damage()'s first problems; Error(kIo) if the folder is removed.
 void require_intact(const std::filesystem::path& folder, const VerifyShare& share = {},
                     std::string_view remedy = "restore it, or use another checkpoint");
 

@@ -69,6 +69,18 @@ TEST_F(ManifestTest, FolderAsWritten_IsIntact) {
   EXPECT_THAT(damage(), IsEmpty());
 }
 
+// As a run with --keep-last does with an old checkpoint.
+TEST_F(ManifestTest, FolderThatIsRemovedMeanwhile_IsNotCalledDamaged) {
+  const fs::path m = folder / "m";
+  const Error removed = thrown_by(
+      [&] { require_intact(m, {.on_bytes = [&](uint64_t, uint64_t) { fs::remove_all(m); }}); });
+  EXPECT_EQ(removed.code(), Code::kIo);
+  EXPECT_THAT(removed.what(), testing::StartsWith(m.string() + " was removed while it was read"));
+  const Error missing = thrown_by([&] { require_intact(m); });
+  EXPECT_EQ(missing.code(), Code::kIo);
+  EXPECT_THAT(missing.what(), testing::Not(HasSubstr("was removed")));
+}
+
 TEST_F(ManifestTest, EveryFlippedBitOfEveryFile_IsFoundAndTheTensorNamed) {
   for (const auto& entry : fs::directory_iterator(folder / "m")) {
     const std::string name = entry.path().filename();

@@ -10,6 +10,7 @@
 #include "cleave/generate/printer.h"
 #include "cleave/generate/record_step.h"
 #include "cleave/generate/runnable.h"
+#include "cleave/generate/search.h"
 #include "cleave/generate/stop_texts.h"
 #include "cleave/model/gguf/tokenizer.h"
 #include "cleave/runtime/kernel_switches.h"
@@ -205,6 +206,11 @@ void generate_and_print(const GenerateOptions& options) {
                         .tokenizer = tokenizer,
                         .prompts = prompts_of(options, tokenizer.get()),
                         .settings = settings};
+  // Before the weights are read and a prompt is printed.
+  for (size_t p = 0; p < program.prompts.size(); ++p) {
+    const auto number = static_cast<int64_t>(p) + 1;
+    (void)check_prompt(program.prompts[p], number, program.runnable.facts());
+  }
   run_on_ranks(
       options, [&] { return fingerprint_of(program); },
       [&](const RunAxes& axes) { run_rank(program, axes); });

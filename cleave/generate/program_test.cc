@@ -229,6 +229,20 @@ TEST_F(RealGenerateProgram, Eval_GivesTheSameLossPerplexityAndTokensOnAnyLayout)
   EXPECT_NEAR(losses[2], losses[0], 1e-5);
 }
 
+TEST(GenerateProgram, PromptThatDoesNotFitTheModel_IsRefusedBeforeItIsPrinted) {
+  GenerateOptions options;
+  options.model = test::golden_folder("gpt2");
+  for (const auto& [ids, message] :
+       {std::pair(std::vector<int64_t>{1, 1 << 20}, "prompt 1 has id 1048576; "),
+        std::pair(std::vector<int64_t>(4096, 1), "prompt 1 has 4096 ids; ")}) {
+    options.prompt_ids = {ids};
+    std::string refused;
+    EXPECT_EQ(printed([&] { refused = test::thrown_by([&] { cleave_generate(options); }).what(); }),
+              "");
+    EXPECT_TRUE(refused.starts_with(message)) << refused;
+  }
+}
+
 TEST(Continuation, TextAfterAPrompt_KeepsItsSpaceAndReplacesIncompleteBytes) {
   const auto bytes = byte_tokenizer();
   EXPECT_EQ(continuation(bytes, {'a'}, {' ', 'b', 0xC3, 0xA9, 256}), " b\xC3\xA9");

@@ -104,7 +104,8 @@ ModelFolder ModelFolder::open(const std::string& given, const std::string& adapt
     const fs::path folder = resolve_run_folder(local_model(adapter, "--adapter"));
     std::error_code ignored;  // a path that cannot be accessed does not exist
     CLEAVE_CHECK(fs::exists(folder / kAdapterConfigName, ignored), Code::kIo, folder.string(),
-                 " holds no adapter: ", kAdapterConfigName, " is not there");
+                 " holds no adapter: ", kAdapterConfigName,
+                 " is not there; give a PEFT folder, or the --out folder of a run with --lora");
     ModelFolder found = open(given);
     CLEAVE_CHECK(found.adapter.empty(), Code::kUsage, given,
                  " is an adapter itself, and --adapter gives another one; give the base model");

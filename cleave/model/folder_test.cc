@@ -137,6 +137,15 @@ TEST(ModelFolder, AdapterOfACachedModelThatIsARunOfAdapters_IsRefused) {
   EXPECT_THAT(error.what(), HasSubstr("is an adapter itself"));
 }
 
+TEST(ModelFolder, AdapterFolderWithoutOne_IsRefusedWithWhatToGive) {
+  const test::TempFolder folder;
+  const Error error = test::thrown_by([&] { ModelFolder::open("any", folder.path().string()); });
+  EXPECT_EQ(error.code(), Code::kIo);
+  EXPECT_EQ(error.what(), folder.path().string() +
+                              " holds no adapter: adapter_config.json is not there; give a PEFT "
+                              "folder, or the --out folder of a run with --lora");
+}
+
 // Their matrices can have the same names and shapes.
 TEST(ModelFolder, AdapterOfAModelOfAnotherFamily_IsRefused) {
   const test::TempFolder folder;

@@ -48,7 +48,7 @@ class LossInParts : public Wrap {
     const auto loss = context.head_loss;
     CLEAVE_CHECK(!loss || loss->labels.defined(), Code::kUsage,
                  "HeadLoss::labels is empty; give it the labels [B, T] of the batch");
-    const bool is_wanted = loss && !(loss->is_per_token && at::GradMode::is_enabled());
+    const bool is_wanted = loss && !(loss->is_per_token && is_trained());
     const int64_t num_parts = is_wanted ? num_parts_of(x, loss->labels.numel()) : 1;
     if (num_parts == 1) return next(x, context);
     const LayerScope scope(layer.path());
@@ -57,9 +57,9 @@ class LossInParts : public Wrap {
     // Otherwise a plan gives the head a part of the sequences, or the labels are not [B, T].
     const bool is_whole = sizes.size() == 3 && sizes.slice(0, 2) == loss->labels.sizes();
     if (!is_whole) return next(x, context);
-    if (loss->is_per_token) return token_losses(in, context, num_parts, next);
     Context own = context;
     own.deferred = nullptr;  // the gradients of the weights are computed below
+    if (loss->is_per_token) return token_losses(in, own, num_parts, next);
     const variable_list weights = trained_weights(head_);
     Sums sums = sums_of(in, own, num_parts, weights, next);
     if (!weights.empty() || needs_grad(in.local())) {
@@ -76,6 +76,11 @@ class LossInParts : public Wrap {
   }
 
  private:
+  /// Whether a weight gets a gradient.
+  [[nodiscard]] bool is_trained() const {
+    return at::GradMode::is_enabled() && !trained_of(head_.parameters()).empty();
+  }
+
   /// The same on all ranks: a rank's part of the classes can be smaller than another one's.
   [[nodiscard]] int64_t num_parts_of(const DTensor& x, int64_t num_tokens) const {
     if (head_.has_lora()) return 1;
@@ -99,18 +104,36 @@ class LossInParts : public Wrap {
     }
   }
 
+  /// The weights are frozen: a row of the input has an effect on the loss of its token only, so its
+  /// gradient is that of this loss times the upstream gradient.
   static DTensor token_losses(const DTensor& in, const Context& context, int64_t num_parts,
                               const Next& next) {
     const Tensor& labels = context.head_loss->labels;
-    const Tensor rows = in.local().flatten(0, 1);
+    const Tensor rows = in.local().detach().flatten(0, 1);
+    const bool x_grad = needs_grad(in.local());
     std::vector<Tensor> losses;
+    Tensor gradient = x_grad ? at::empty_like(rows) : Tensor();
     for_parts(rows.size(0), num_parts, [&](int64_t begin, int64_t count) {
-      const DTensor logits = next(in.with(rows.narrow(0, begin, count)), context);
-      losses.push_back(cross_entropy(logits, labels.flatten().narrow(0, begin, count),
-                                     {.reduction = CrossEntropyOptions::Reduction::kNone})
-                           .local());
+      const Tensor part = rows.narrow(0, begin, count).detach().requires_grad_(x_grad);
+      const Tensor loss =
+          cross_entropy(next(in.with(part), context), labels.flatten().narrow(0, begin, count),
+                        {.reduction = CrossEntropyOptions::Reduction::kNone})
+              .local();
+      losses.push_back(loss.detach());
+      if (!x_grad) return;
+      gradient.narrow(0, begin, count).copy_(torch::autograd::grad({loss.sum()}, {part})[0]);
     });
-    return in.with(at::cat(losses).view(labels.sizes()), Replicate{});
+    // A copy: what is connected must be no view.
+    const Tensor all = at::cat(losses).view(labels.sizes()).clone();
+    if (x_grad) {
+      connect("head_loss", {in.local()}, {all}, [gradient](variable_list&& upstream) {
+        const Tensor own = gradient * upstream[0].reshape({-1, 1});
+        auto sizes = upstream[0].sizes().vec();
+        sizes.push_back(gradient.size(1));
+        return variable_list{own.to(gradient.scalar_type()).view(sizes)};
+      });
+    }
+    return in.with(all, Replicate{});
   }
 
   static Sums sums_of(const DTensor& in, const Context& context, int64_t num_parts,

@@ -9,7 +9,7 @@ struct HeadLoss {
   Tensor labels;      ///< [B, T] int64, the same on every rank; -100: no label
   int64_t count = 1;  ///< e.g. the labels of the step's global batch; 0: those here
   double scale = 1;   ///< a loss scale
-  /// The cross entropy of each token instead of the sum; only without gradients.
+  /// The cross entropy of each token instead of the sum; logits if the head is trained.
   bool is_per_token = false;
 };
 

@@ -233,7 +233,42 @@ TEST(HeadLoss, WithoutLabels_IsRefused) {
   EXPECT_EQ(test::thrown_by([&] { (void)head(x, context); }).code(), Code::kUsage);
 }
 
-TEST(HeadLoss, PerToken_IsTheLossOfEachTokenUnlessGradientsAreWanted) {
+// The upstream gradient of each token is another one.
+TEST(HeadLoss, PerTokenOfAFrozenHead_HasTheGradientOfWholeLogits) {
+  const auto gradient = [](const Axis& tp, int64_t most_bytes) {
+    Linear head({.in_features = kWidth, .out_features = kClasses});
+    if (tp.size() > 1) head.split_columns(tp);
+    for (const auto& p : head.parameters()) p->freeze(at::kDouble);
+    if (most_bytes > 0) compute_loss_in_parts(head, {.most_bytes = most_bytes});
+    materialize(head, {.seed = 2, .dtype = at::kDouble});
+    Context context;
+    context.head_loss =
+        std::make_shared<const HeadLoss>(HeadLoss{.labels = labels(), .is_per_token = true});
+    const Tensor x = at::linspace(-1, 2, kSequences * kTokens * kWidth, at::kDouble)
+                         .view({kSequences, kTokens, kWidth})
+                         .requires_grad_();
+    const DTensor y = head(DTensor(x, tp, Replicate{}), context);
+    EXPECT_EQ(y.dim(), most_bytes > 0 ? 2 : 3);
+    const Tensor losses =
+        most_bytes > 0
+            ? y.local()
+            : cross_entropy(y, labels(), {.reduction = CrossEntropyOptions::Reduction::kNone})
+                  .local();
+    const Tensor factors = at::linspace(-1, 3, losses.numel(), at::kDouble).view(losses.sizes());
+    (losses * factors).sum().backward();
+    return x.grad();
+  };
+  for (const int ranks : {1, 2, 3}) {
+    on_ranks(ranks, [&](const Axis& tp) {
+      const Tensor want = gradient(tp, 0);
+      for (const int64_t most_bytes : {1, 700, 2000 / ranks}) {
+        EXPECT_LE(largest_difference(gradient(tp, most_bytes), want), kTolerance) << most_bytes;
+      }
+    });
+  }
+}
+
+TEST(HeadLoss, PerToken_IsTheLossOfEachTokenUnlessTheHeadIsTrained) {
   const auto result = [](const Axis& tp, int64_t most_bytes) {
     Linear head({.in_features = kWidth, .out_features = kClasses, .bias = false});
     if (tp.size() > 1) head.split_columns(tp);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/base/error.h"
+#include "cleave/planner/cluster_names.h"
 #include "tests/support/thrown.h"
 
 namespace cleave::cluster_test {
@@ -23,6 +24,12 @@ std::string refusal_of(const std::string& text) {
   }
   ADD_FAILURE() << "accepted " << text;
   return "";
+}
+
+TEST(ClusterPresets, NamesOfTheFrontEnd_AreAllOfThem) {
+  std::string names = "here";
+  for (const std::string& name : cluster_names()) names += ' ' + name;
+  EXPECT_EQ(names, kClusterNames);
 }
 
 TEST(ClusterFile, Sizes_AreReadAsPeopleWriteThem) {

@@ -399,18 +399,20 @@ class DryRank {
       context.deferred = live.deferred;
     }
     DTensor x = input_of(action, context, live);
-    if (is_last(action.stage) && model_->task() == "lm" && step_.rows_per_sample == 1) {
+    if (is_last(action.stage) && model_->task() == "lm") {
       const int64_t rows = rows_[static_cast<size_t>(action.micro_batch)];
       context.head_loss = std::make_shared<const HeadLoss>(
-          HeadLoss{.labels = on_meta({rows, step_.seq_len}, at::kLong), .count = step_.tokens()});
+          HeadLoss{.labels = on_meta({rows, step_.seq_len}, at::kLong),
+                   .count = step_.tokens(),
+                   .is_per_token = step_.rows_per_sample > 1});
     }
     const Range& layers = stages()[static_cast<size_t>(action.stage)];
     const std::vector<Layer*> sequence = model_->sequence();
     x = call_in_order(std::span(sequence).subspan(static_cast<size_t>(layers.begin),
                                                   static_cast<size_t>(layers.size())),
                       x, context);
-    if (is_last(action.stage) && x.dim() == 0) {
-      live.outputs = {x.local()};  // the head has computed the loss
+    if (is_last(action.stage) && context.head_loss && x.dim() < 3) {
+      live.outputs = {x.local()};  // the head has computed the loss, or that of each token
     } else if (is_last(action.stage)) {
       // Labels as the model's task has them: one per token, or one per sequence.
       auto sizes = x.local().sizes().vec();

@@ -16,6 +16,7 @@
 #include "cleave/train/setup.h"
 #include "cleave/train/trainer.h"
 #include "tests/support/paths.h"
+#include "tests/support/ranks.h"
 #include "tests/support/rounding.h"
 #include "tests/support/saved_models.h"
 #include "tests/support/small_run.h"
@@ -152,6 +153,28 @@ TEST(Dpo, AdaptersWithDropout_TrainOnAnyLayoutAsOnOneRank) {
     for (size_t i = 0; i < want.size(); ++i) {
       EXPECT_NEAR(got[i].loss, want[i].loss, 1e-9) << number << " step " << i;
       EXPECT_NEAR(*got[i].reward_margin, *want[i].reward_margin, 1e-9) << number << " step " << i;
+      EXPECT_NEAR(got[i].grad_norm, want[i].grad_norm, 1e-8) << number << " step " << i;
+    }
+  }
+}
+
+// Oracle: the run on one rank with whole logits.
+TEST(Dpo, AdaptersWithTheLossInParts_TrainAsWithWholeLogits) {
+  const TempFolder folder;
+  TrainOptions one = with_dropout(dpo_run(folder / "one"));
+  one.batch_size = 3;
+  const auto want = steps_of(one);
+  int number = 0;
+  for (TrainOptions o : layouts()) {
+    o = with_dropout(o);
+    o.out = folder / str("run", number++);
+    TrainSetup setup = make_setup(o, 0);
+    setup.layout.head_loss.most_bytes = 1;
+    test::on_world(setup.layout.num_ranks(), [&](World& world) { Trainer(setup, world).run(); });
+    const auto got = read_metrics(o.out + "/metrics.jsonl");
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_NEAR(got[i].loss, want[i].loss, 1e-9) << number << " step " << i;
       EXPECT_NEAR(got[i].grad_norm, want[i].grad_norm, 1e-8) << number << " step " << i;
     }
   }

@@ -41,13 +41,17 @@ std::vector<int64_t> measured(const Json& config, const ParallelConfig& layout,
     materialize(rank.model(), {.dtype = layout.leaf_type()});
     rank.refresh_weights();
     const int64_t share = kRows / layout.dp;
+    const bool has_pairs = step.rows_per_sample == 2;
+    if (has_pairs) rank.train_on_preferences(0.1);
     for (int64_t s = 0; s < 2; ++s) {
       Batch batch;
       batch.ids = test::ids({share, kTokens}, 500, 1);
       batch.labels = test::ids({share, kTokens}, 500, 2);
+      batch.rows_per_sample = step.rows_per_sample;
+      if (has_pairs) batch.reference = at::zeros({share}, at::kDouble);
       rank.optimizer().zero_grad();
-      const int64_t rows = step.micro_batch_size;
-      rank.train_pass(micro_batches_of(batch, rows, (share + rows - 1) / rows), 0, s);
+      const int64_t size = step.micro_batch_size, rows = size * step.rows_per_sample;
+      rank.train_pass(micro_batches_of(batch, size, (share + rows - 1) / rows), 0, s);
       rank.step(1e-3);
     }
     out[static_cast<size_t>(world.rank())] = memory.peak();
@@ -126,6 +130,28 @@ TEST(Forecast, LossInParts_NeedsNoMemoryForAllLogits) {
     layout.head_loss.most_bytes = kLogits;
     EXPECT_GE(measured(config, layout, step)[0] - held, kLogits / layout.tp) << layout.describe();
   }
+}
+
+// Pairs with adapters, whose head is frozen.
+TEST(Forecast, LossOfPairsInParts_NeedsNoMemoryForAllLogits) {
+  const Json config = Json::parse(R"json({"model_type": "llama", "vocab_size": 20000,
+    "hidden_size": 48, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 6,
+    "num_key_value_heads": 2, "max_position_embeddings": 128})json",
+                                  "config.json");
+  constexpr int64_t kPart = 1 << 20, kLogits = kRows * kTokens * 20000 * 4;
+  const StepShape step{.batch_size = kRows / 2,
+                       .micro_batch_size = kRows / 2,
+                       .seq_len = kTokens,
+                       .rows_per_sample = 2};
+  ParallelConfig layout{.lora = LoraOptions{.rank = 2}, .head_loss = {.most_bytes = kPart}};
+  layout.plan = make_model(config)->plan();
+  const MemoryForecast planned = forecast(config, layout, step).ranks[0].memory;
+  const int64_t held = planned.weights + planned.optimizer + planned.gradients;
+  const int64_t real = measured(config, layout, step)[0];
+  EXPECT_LE(real - held, kLogits / 4);
+  EXPECT_NEAR(static_cast<double>(planned.total()) / static_cast<double>(real), 1, 0.1);
+  layout.head_loss.most_bytes = kLogits;
+  EXPECT_GE(measured(config, layout, step)[0] - held, kLogits);
 }
 
 /// Compares the peak bytes of a run of `cleave train` with its forecast.

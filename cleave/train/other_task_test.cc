@@ -231,8 +231,10 @@ TEST(ClassifierFromMaskedLm, TaskThatTheFamilyLacks_IsRefused) {
   const Error error = thrown_by(
       [&] { make_setup(fine_tuning(folder / "m", rows_file(folder), folder / "out"), 0); });
   EXPECT_EQ(error.code(), Code::kUsage);
-  EXPECT_THAT(error.what(),
-              HasSubstr("--task classify does not fit this model, which is trained for lm"));
+  EXPECT_THAT(
+      error.what(),
+      HasSubstr("--task classify does not fit this model, which is trained for lm; leave it "
+                "out, or give another --model"));
 }
 
 TEST(TaskLine, ManyNames_AreCountedAndShortened) {

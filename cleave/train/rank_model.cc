@@ -76,7 +76,7 @@ void RankModel::add_balance(std::vector<MicroBatch>& inputs, std::span<const Bat
 }
 
 /// Lets a language model's head compute the loss in parts, if its logits are large. Preferences
-/// need the loss of each token.
+/// need the loss of each token, which only a frozen head gives in training.
 void RankModel::add_head_loss(std::vector<MicroBatch>& inputs, std::span<const Tensor> targets,
                               int64_t count, double scale) const {
   if (task_ != Task::kLm && task_ != Task::kDpo) return;

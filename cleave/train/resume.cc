@@ -55,7 +55,9 @@ std::string RunState::json(const TrainSetup& setup, const Mesh& mesh) const {
   state["step"] = step;
   state["tokens"] = tokens;
   save_options(state, setup.options);
-  if (setup.data->is_text()) state["seq_len"] = setup.options.seq_len;
+  // Unpacked rows of ids have their own lengths.
+  const bool has_length = setup.data->is_text() || setup.options.packing;
+  if (has_length) state["seq_len"] = setup.options.seq_len;
   state["data"] = to_hex(setup.data->fingerprint());
   if (loss_scale.is_on()) {
     state["loss_scale"] = loss_scale.value();

@@ -311,6 +311,32 @@ TEST(Resume, WithoutDtype_TrainsInThatOfTheRun) {
   }
 }
 
+// Oracle: the same steps without an interruption. Without a length, other data would be read.
+TEST(Resume, WithoutSeqLen_TakesThatOfTheRun) {
+  const TempFolder folder, plain;
+  std::ofstream(folder / "rows.jsonl") << "{\"input_ids\": [1, 2, 3, 4]}\n{\"input_ids\": [5, 6]}\n"
+                                          "{\"input_ids\": [7, 8]}\n{\"input_ids\": [9, 10]}\n";
+  const std::string text = test::source_file("LICENSE");
+  for (const std::string& data : {text, (folder / "rows.jsonl").string()}) {
+    TrainOptions whole = tiny_run(plain), o = tiny_run(folder);
+    const std::string name = data == text ? "text" : "rows";
+    whole.packing = o.packing = data != text;
+    whole.data = o.data = {data};
+    whole.schedule = o.schedule = "constant";  // which does not depend on the number of steps
+    whole.seq_len = o.seq_len = 4;
+    whole.out = plain / name;
+    o.out = folder / name;
+    whole.steps = 6;
+    cleave_train(whole);
+    cleave_train(o);
+    o.seq_len = 0;
+    EXPECT_EQ(warnings_of(resumed(o, 6)), "") << data;
+    EXPECT_EQ(read_file(o.out + "/step_00000006/model.safetensors"),
+              read_file(whole.out + "/step_00000006/model.safetensors"))
+        << data;
+  }
+}
+
 TEST(Resume, WithAnotherDtype_IsReported) {
   const TempFolder folder;
   TrainOptions o = tiny_run(folder);

@@ -134,7 +134,8 @@ Task choose_task(const TrainOptions& o, const Model& model) {
   }
   CLEAVE_CHECK(o.dpo_beta == TrainOptions{}.dpo_beta, Code::kUsage, "--dpo-beta needs --task dpo");
   CLEAVE_CHECK(o.task.empty() || o.task == model.task(), Code::kUsage, "--task ", o.task,
-               " does not fit this model, which is trained for ", model.task());
+               " does not fit this model, which is trained for ", model.task(),
+               "; leave it out, or give another --model");
   return task_of(model);
 }
 
@@ -150,12 +151,14 @@ std::string torch_name(at::ScalarType type) {
   return type == at::kDouble ? "float64" : "float32";
 }
 
+Json state_of(const ModelFolder& checkpoint) {
+  return Json::parse_file(checkpoint.path + "/" + std::string(kStateName));
+}
+
 /// --dtype, or else that of a resumed run, which is fp32 if its checkpoint does not say.
 std::string dtype_of_run(const TrainSetup& setup) {
   if (!setup.options.dtype.empty()) return setup.options.dtype;
-  if (!setup.resumes) return "fp32";
-  const Json state = Json::parse_file(setup.folder->path + "/" + std::string(kStateName));
-  return state.string_or("dtype", "fp32");
+  return setup.resumes ? state_of(*setup.folder).string_or("dtype", "fp32") : "fp32";
 }
 
 void choose_types(TrainSetup& setup) {
@@ -263,8 +266,7 @@ std::optional<LoraOptions> choose_lora(const TrainSetup& setup) {
   const bool has_adapter = setup.folder && !setup.folder->adapter.empty();
   if (setup.resumes && has_adapter) {
     LoraOptions saved = read_lora(setup.folder->adapter);
-    const Json state = Json::parse_file(setup.folder->path + "/" + std::string(kStateName));
-    saved.has_int8_base = state.string_or("lora_base", "dtype") == "int8";
+    saved.has_int8_base = state_of(*setup.folder).string_or("lora_base", "dtype") == "int8";
     if (!wanted) return saved;
     CLEAVE_CHECK(wanted->has_values_of(saved), Code::kUsage, "the run in ", o.out,
                  " was started with ", saved.flags(), "; give the same values to resume it");
@@ -286,19 +288,24 @@ std::optional<LoraOptions> choose_lora(const TrainSetup& setup) {
   return wanted;
 }
 
-/// The checkpoint to resume from. The base model of an adapter may have moved: --model names it.
+/// Whether --model names the base model of resumed adapters, which may have moved. Without it, or
+/// if it is the run or the checkpoint, the base model is the one that the checkpoint names.
+bool names_base(const TrainOptions& o, const fs::path& checkpoint) {
+  std::error_code ignored;  // a path that cannot be accessed is another one
+  return o.model != TrainOptions{}.model && !fs::equivalent(o.model, o.out, ignored) &&
+         !fs::equivalent(o.model, checkpoint, ignored);
+}
+
 ModelFolder open_checkpoint(const TrainOptions& o, const fs::path& checkpoint) {
-  const bool has_base =
-      o.model != TrainOptions{}.model && fs::exists(checkpoint / kAdapterConfigName);
+  const bool has_base = fs::exists(checkpoint / kAdapterConfigName) && names_base(o, checkpoint);
   return has_base ? ModelFolder::open_adapter(checkpoint.string(), o.model)
                   : ModelFolder::open(checkpoint.string());
 }
 
 /// Refuses to resume adapters on another base model, before their layers do not fit it.
 void require_base(const ModelFolder& folder, const std::string& fingerprint) {
-  const Json saved = Json::parse_file(folder.path + "/" + std::string(kStateName));
   CLEAVE_CHECK(
-      saved.string_or("base", "") == fingerprint, Code::kFormat, folder.weights_path(),
+      state_of(folder).string_or("base", "") == fingerprint, Code::kFormat, folder.weights_path(),
       " is not the model that the adapters in ", folder.path,
       " were trained on: its config, its weights or its manifest.json differ; give the whole "
       "folder of the original base model with --model");
@@ -308,7 +315,7 @@ void require_base(const ModelFolder& folder, const std::string& fingerprint) {
 void note_base(TrainSetup& setup) {
   if (!setup.layout.lora) return;
   std::string given = setup.options.model;
-  if (setup.resumes && given == TrainOptions{}.model) {  // a name stays a name
+  if (setup.resumes && !names_base(setup.options, setup.folder->path)) {  // a name stays a name
     const fs::path config = fs::path(setup.folder->adapter) / kAdapterConfigName;
     given = Json::parse_file(config, kConfigLimits).string_or("base_model_name_or_path", "");
   }
@@ -425,9 +432,10 @@ void open_training_data(TrainSetup& setup, const Model& model) {
   setup.order.mix = std::make_shared<DataMix>(sources);
 }
 
-/// Checks --seq-len, or chooses the default.
+/// Checks --seq-len, or chooses that of a resumed run, or the default.
 void choose_length(TrainSetup& setup, const ModelFacts& facts) {
   int64_t& seq_len = setup.options.seq_len;
+  if (seq_len == 0 && setup.resumes) seq_len = state_of(*setup.folder).int_or("seq_len", 0);
   if (seq_len == 0) seq_len = std::min(kDefaultSeqLen, facts.max_positions);
   CLEAVE_CHECK(seq_len >= 2, Code::kShape, "seq-len=", seq_len,
                "; next-token prediction needs at least 2 tokens");

@@ -362,6 +362,7 @@ TEST(Completion, Bash_ParsesAndCompletes) {
   EXPECT_EQ(completed("cleave train --weigh", 2), "--weight-decay\n");
   EXPECT_EQ(completed("cleave train --schedule ''", 3), "cosine linear constant wsd\n");
   EXPECT_EQ(completed("cleave generate --early-stopping n", 3), "never\n");
+  EXPECT_EQ(completed("cleave plan --cluster h100", 3), "h100-80gb h100-96gb\n");
   EXPECT_EQ(completed("cleave bench coll", 2), "collectives\n");
   EXPECT_EQ(completed("cleave bench collectives --one", 3), "--one-core\n");
   EXPECT_EQ(completed("cleave bench train --sh", 3), "--shape\n");

@@ -362,6 +362,13 @@ TEST_F(Usage, SizesThatDoNotFit_AreShapeErrors) {
 TEST_F(Usage, MissingFiles_AreIoErrors) {
   expect_refused({"train", "--data", "@data.txt", "@nope.txt", "--out", "@new"}, 5,
                  "--data @nope.txt: No such file or directory");
+  expect_refused({"train", "--data", "@data.txt", "--out", "@new", "--eval-data", "@data.txt:0.5"},
+                 5,
+                 "--eval-data @data.txt:0.5: no such file; only --data of train takes weights, as "
+                 "in FILE:0.5");
+  expect_refused(
+      {"train", "--data", "@data.txt", "--out", "@new", "--chat-template", "llama3"}, 5,
+      "--chat-template llama3: no such file; expected chatml, or a file with a template");
   expect_refused({"train", "--data", "@model", "--out", "@new"}, 5,
                  "--data @model: is a folder; expected a file");
   expect_refused({"train", "--data", "-", "--out", "@new"}, 2,

@@ -229,7 +229,11 @@ TEST(ConvertProgram, InvalidConversions_EndWithTheirCodeAndLeaveNothing) {
 
 TEST(DiffProgram, MissingPathAndMissingWord_AreErrors) {
   EXPECT_EQ(run_cleave({"diff", "/nowhere"}).exit_code, 2);
-  EXPECT_EQ(run_cleave({"diff", "/nowhere", "/nowhere"}).exit_code, 5);
+  const RunResult missing = run_cleave({"diff", source_file("README.md"), "/nowhere"});
+  EXPECT_EQ(missing.exit_code, 5);
+  EXPECT_EQ(missing.err,
+            "cleave: /nowhere: no such file or folder; give two model or run folders, or tensor "
+            "files\n");
 }
 
 }  // namespace
