@@ -157,14 +157,27 @@ Tensor for_each_head(const Tensor& t, const Tensor& kv_head) {
   return at::cat(parts, 1);
 }
 
-}  // namespace
-
-namespace {
+/// Attention that holds all scores; keys and values for each query head.
+Tensor attention_by_scores(const Tensor& q, const Tensor& keys, const Tensor& values,
+                           const AttendOptions& options, const std::optional<Tensor>& seen) {
+  const double divisor =
+      options.score_divisor > 0 ? options.score_divisor : std::sqrt(static_cast<double>(q.size(3)));
+  Tensor scores = q.matmul(keys.transpose(-1, -2)) / divisor;
+  if (options.soft_cap > 0) scores = soft_cap(scores, options.soft_cap);
+  if (options.bias.defined()) scores = scores + options.bias;
+  if (seen) {
+    scores = scores.masked_fill(seen->bitwise_not(), -std::numeric_limits<double>::infinity());
+  }
+  Tensor probabilities = scores.softmax(-1).to(q.scalar_type());
+  if (options.dropout.p > 0) {
+    probabilities = probabilities * dropout_mask(options.dropout, probabilities);
+  }
+  return probabilities.matmul(values);
+}
 
 /// Whether attention in q's 16-bit type is computed in fp32, which is faster on this CPU.
 bool is_widened(const Tensor& q) {
-  return is_on(Kernel::kAttention) && takes_ways_of_cpu(q) &&
-         lacks_fast_products(q.scalar_type());
+  return is_on(Kernel::kAttention) && takes_ways_of_cpu(q) && lacks_fast_products(q.scalar_type());
 }
 
 /// As fp32, but for keys and values in int8.
@@ -228,21 +241,9 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOpt
   if (!needs_scores) {
     return fused_attention(q, keys, values, mask, plain_causal, options.score_divisor);
   }
-  const double divisor =
-      options.score_divisor > 0 ? options.score_divisor : std::sqrt(static_cast<double>(q.size(3)));
-  Tensor scores = q.matmul(keys.transpose(-1, -2)) / divisor;
-  if (options.soft_cap > 0) scores = soft_cap(scores, options.soft_cap);
-  if (options.bias.defined()) scores = scores + options.bias;
   const std::optional<Tensor> seen =
       plain_causal ? std::optional(at::ones({T, S}, q.options().dtype(at::kBool)).tril()) : mask;
-  if (seen) {
-    scores = scores.masked_fill(seen->bitwise_not(), -std::numeric_limits<double>::infinity());
-  }
-  Tensor probabilities = scores.softmax(-1).to(q.scalar_type());
-  if (options.dropout.p > 0) {
-    probabilities = probabilities * dropout_mask(options.dropout, probabilities);
-  }
-  return probabilities.matmul(values);
+  return attention_by_scores(q, keys, values, options, seen);
 }
 
 }  // namespace cleave::inline nn

@@ -22,6 +22,7 @@
 #include "cleave/planner/layout_options.h"
 #include "cleave/report/record.h"
 #include "cleave/text/utf8.h"
+#include "cleave/train/check_data.h"
 #include "cleave/train/fingerprint.h"
 
 namespace cleave::inline train {
@@ -198,31 +199,11 @@ void check_packing(const TrainSetup& setup) {
       "task ", name_of(setup.task), "; leave out --packing");
 }
 
-/// Tokens of the longest sequence, to which its batch is padded.
-int64_t longest_sequence(const Dataset& data) {
-  size_t longest = 0;
-  for (int64_t i = 0; i < data.size(); ++i) {
-    const Sample sample = data.sample(i);
-    longest = std::max({longest, sample.ids.size(), sample.rejected_ids.size()});
-  }
-  return static_cast<int64_t>(longest);
-}
-
 /// Whether a copy of what is saved is in the memory that a run computes in: on GPUs it is the
 /// host's. The last checkpoint is never saved asynchronously.
 bool copies_to_save(const TrainOptions& o) {
   const bool is_only_last = o.steps && o.save_every >= *o.steps;
   return o.async_save && !is_only_last && device_of(o.device).is_cpu();
-}
-
-/// Refuses rows of ids that are longer than the model's positions, as `eval` does: rotary positions
-/// of type dynamic would change there. Texts are truncated to --seq-len.
-void check_sequences(const Dataset& data, const ModelFacts& facts, const char* flag) {
-  if (data.is_text()) return;
-  const int64_t longest = longest_sequence(data);
-  CLEAVE_CHECK(longest <= facts.max_positions, Code::kShape, flag, " has a sequence of ", longest,
-               " ids; the model has ", facts.max_positions,
-               " positions; shorten such rows, or leave them out");
 }
 
 /// Forecasts a step, and refuses a run on the CPU that does not fit into this host's memory.
@@ -444,16 +425,6 @@ void choose_length(TrainSetup& setup, const ModelFacts& facts) {
                "; choose up to ", facts.max_positions);
 }
 
-/// The tokenizer of the model's own folder may have more ids, such as Gemma 3's id of images: the
-/// data are checked.
-void check_vocabulary(const TrainSetup& setup, const ModelFacts& facts) {
-  const bool is_own = setup.folder && setup.tokenizer_folder == tokenizer_source(*setup.folder);
-  const int64_t tokens = setup.tokenizer && !is_own ? setup.tokenizer->vocab_size() : 0;
-  CLEAVE_CHECK(tokens <= facts.vocab_size, Code::kShape, "the tokenizer has ", tokens,
-               " ids, more than the model's vocab_size=", facts.vocab_size,
-               "; give the model's tokenizer with --tokenizer");
-}
-
 void choose_steps(TrainSetup& setup) {
   const TrainOptions& o = setup.options;
   setup.order.num_samples = setup.data->size();
@@ -583,12 +554,7 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
   if (!options.eval_data.empty()) {
     setup.eval_data = open_data(setup, options.eval_data, *model, /*shuffles=*/false);
   }
-  check_sequences(*setup.data, model->facts(), "--data");
-  if (setup.eval_data) {
-    check_sequences(*setup.eval_data, model->facts(), "--eval-data");
-    check_targets(*setup.eval_data, setup.task);
-  }
-  check_vocabulary(setup, model->facts());
+  check_data(setup, model->facts());
   const auto rules = [&](const Dataset& data, uint64_t seed) {
     return batch_rules(*model, setup.tokenizer.get(), data.is_text(), seed);
   };

@@ -55,19 +55,6 @@ Tensor targets_of(const Batch& batch, Task task) {
   return is_causal ? next_token_labels(batch.labels) : batch.labels;
 }
 
-void check_targets(const Dataset& data, Task task) {
-  if (data.is_text() || (task != Task::kLm && task != Task::kMlm)) return;
-  for (int64_t i = 0; i < data.size(); ++i) {
-    const std::vector<int64_t> labels = labels_of(data.sample(i));
-    const auto begin = labels.begin() + (task == Task::kLm && !labels.empty() ? 1 : 0);
-    if (std::any_of(begin, labels.end(), [](int64_t id) { return id != -100; })) return;
-  }
-  throw Error(
-      Code::kFormat,
-      "--eval-data has no target: each label is -100 or the first of its sequence, which no "
-      "token predicts; evaluation needs at least one");
-}
-
 Tensor num_terms(const Tensor& targets, Task task) {
   return task == Task::kDpo ? pairs_with_targets(targets).sum() : targets.ne(-100).sum();
 }

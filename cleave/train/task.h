@@ -38,9 +38,6 @@ Task task_of(const Model& model);
 /// for a classifier; -100 where there is no target.
 Tensor targets_of(const Batch& batch, Task task);
 
-/// Throws Error(kFormat) if `data`, of the flag --eval-data, are rows of ids without any target.
-void check_targets(const Dataset& data, Task task);
-
 /// What the loss of these targets is a mean over: the number of targets, or of pairs (kDpo).
 Tensor num_terms(const Tensor& targets, Task task);
 
