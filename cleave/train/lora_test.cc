@@ -541,10 +541,10 @@ TEST_F(LoraRuns, BaseOfTheHubCache_KeepsItsNameOnResume) {
   EXPECT_EQ(error_of(o), "");
   o.resume = true;
   // The run itself may be given too.
-  for (const std::string& model : {TrainOptions{}.model, o.out, o.out + "/step_00000003"}) {
-    o.model = model;
+  for (const std::string& given : {TrainOptions{}.model, o.out, o.out + "/step_00000003"}) {
+    o.model = given;
     ++*o.steps;
-    EXPECT_EQ(error_of(o), "") << model;
+    EXPECT_EQ(error_of(o), "") << given;
   }
   ::setenv("HF_HUB_CACHE", before.c_str(), 1);  // NOLINT(concurrency-mt-unsafe)
   for (const char* step : {"step_00000001", "step_00000002", "step_00000004"}) {

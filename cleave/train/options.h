@@ -30,7 +30,8 @@ struct TrainOptions : LayoutOptions, LoraFlags, MachineOptions {
   int64_t batch_size = 8;        ///< global, in sequences, or pairs of task dpo
   int64_t micro_batch_size = 0;  ///< per data-parallel rank; 0 = its whole share of the batch, or
                                  ///< with a pipeline the size that gives 4 micro-batches per stage
-  int64_t seq_len = 0;           ///< tokens; 0 = kDefaultSeqLen, or the positions if fewer
+  int64_t seq_len = 0;           ///< tokens; 0 = a resumed run's, else kDefaultSeqLen, or the
+                                 ///< positions if fewer
 
   double lr = 3e-4;
   std::string schedule = "cosine";
@@ -117,8 +118,8 @@ inline std::vector<Row> input_rows(TrainOptions& o) {
        {},
        kMustMatch,
        kReordersData},
-      {&o.seq_len, "seq-len", "N", "tokens per sequence", "256, or the model's positions if fewer",
-       kLength, kMustMatch},
+      {&o.seq_len, "seq-len", "N", "tokens per sequence",
+       "a resumed run's, else 256, or the model's positions if fewer", kLength, kMustMatch},
       {&o.seed, "seed", "N", "seed of initial weights, dropout and data order", "", kSeeds,
        kMustMatch, kReordersData}};
 }
