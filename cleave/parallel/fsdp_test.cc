@@ -265,6 +265,50 @@ TEST(FullyShard, FrozenWeights_AreFreedAfterBackward) {
   });
 }
 
+// 257 is no number of bf16. Oracle: the weight's own values, as a layer that is not sharded reads.
+TEST(FullyShard, FrozenWeightOfAnotherType_IsReadInItsOwn) {
+  class Table : public Layer {
+   public:
+    Table() {
+      add("ids", ids_);
+      add("scale", scale_);
+      add("trained", trained_);
+      ids_->freeze(at::kLong);
+      scale_->freeze(at::kFloat);
+    }
+
+   protected:
+    DTensor forward(const DTensor& x, const Context& /*context*/) override {
+      EXPECT_EQ(trained_->use().scalar_type(), at::kBFloat16);
+      EXPECT_EQ(ids_->use().scalar_type(), at::kLong);
+      EXPECT_EQ(scale_->use().scalar_type(), at::kFloat);
+      const Tensor frozen = ids_->use() * scale_->use();
+      return x.with(x.local() * frozen + trained_->use());
+    }
+
+   private:
+    std::shared_ptr<Parameter> ids_ = made(), scale_ = made(), trained_ = made();
+    static std::shared_ptr<Parameter> made() {
+      return std::make_shared<Parameter>(std::vector<int64_t>{3}, Init::constant(0));
+    }
+  };
+  test::on_ranks(2, [](const Axis& dp) {
+    Table table;
+    fully_shard(table, dp, {.precision = {.param = at::kBFloat16}});
+    materialize(table);
+    const Parameters parameters = table.parameters();
+    const auto fill = [&](size_t i, const Tensor& whole) {
+      parameters[i]->set_leaf(parameters[i]->part_of(whole));
+    };
+    fill(0, at::tensor({257, 258, 259}, at::kLong));
+    fill(1, at::full({3}, 1 + 0x1p-12, at::kFloat));
+    const Tensor y = table(DTensor(at::ones({3}), Axis(), Replicate{}), Context()).local();
+    EXPECT_TRUE(at::equal(y, at::tensor({257.F, 258.F, 259.F}) * (1 + 0x1p-12)));
+    y.sum().backward();
+    EXPECT_TRUE(at::equal(parameters[2]->leaf().grad(), at::full_like(parameters[2]->leaf(), 2)));
+  });
+}
+
 TEST(FullyShard, WrongOrder_IsRefused) {
   auto model = make_model(config(false));
   Layer& block = *model->sequence()[1];
