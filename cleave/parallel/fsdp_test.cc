@@ -309,6 +309,34 @@ TEST(FullyShard, FrozenWeightOfAnotherType_IsReadInItsOwn) {
   });
 }
 
+// Oracle: the mean of what each rank's input gives.
+TEST(FullyShard, HybridShards_AreAveragedOverAllTheirRanks) {
+  test::on_world(4, [](World& world) {
+    const Mesh mesh = Mesh::build(world, {{"hsdp", 2}, {"dp", 2}});
+    const Axis all = mesh.flatten(world, {"hsdp", "dp"}, "all");
+    Linear layer({.in_features = 4, .out_features = 1, .bias = false});
+    fully_shard(layer, mesh["dp"], {.replicate = mesh["hsdp"]});
+    materialize(layer);
+    const auto input_of = [](int rank) {
+      return test::numbers({1, 4}, 10 + static_cast<uint64_t>(rank)).to(at::kFloat);
+    };
+    layer(DTensor(input_of(all.rank()), Axis(), Replicate{}), Context()).local().sum().backward();
+    const Parameters parameters = layer.parameters();
+    average_gradients(parameters, Axis(), all);
+    Tensor mean = at::zeros({1, 4});
+    for (int rank = 0; rank < 4; ++rank) mean += input_of(rank) / 4;
+    EXPECT_LE(largest_difference(parameters[0]->leaf().grad(), parameters[0]->part_of(mean)), 1e-6);
+
+    Linear alone({.in_features = 4, .out_features = 1, .bias = false});
+    fully_shard(alone, mesh["dp"]);
+    materialize(alone);
+    alone(DTensor(input_of(0), Axis(), Replicate{}), Context()).local().sum().backward();
+    const Error error = test::thrown_by([&] { sum_gradients(alone.parameters(), all); });
+    EXPECT_EQ(error.code(), Code::kUsage);
+    EXPECT_NE(std::string(error.what()).find("would add different shards"), std::string::npos);
+  });
+}
+
 TEST(FullyShard, WrongOrder_IsRefused) {
   auto model = make_model(config(false));
   Layer& block = *model->sequence()[1];
