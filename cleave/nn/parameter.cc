@@ -100,7 +100,7 @@ const Tensor& Parameter::use() const {
                "a parameter has no memory and no name: its layer, or a layer above it, was not "
                "registered by add()");
   CLEAVE_CHECK(use_.defined(), Code::kUsage, name(),
-               is_flat()
+               is_flat() || leaf_.defined()  // FSDP on one rank
                    ? " is sharded and was read outside the call that gathers it; with ZeRO-1, call "
                      "gather_weights() after the weights are filled"
                    : " has no memory yet; call materialize() or load a checkpoint before the first "

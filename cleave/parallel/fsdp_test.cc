@@ -337,6 +337,23 @@ TEST(FullyShard, HybridShards_AreAveragedOverAllTheirRanks) {
   });
 }
 
+// The leaf is whole, so it is no lack of memory.
+TEST(FullyShard, WeightReadOutsideItsCall_IsRefusedOnOneRankToo) {
+  for (const int ranks : {1, 2}) {
+    test::on_ranks(ranks, [](const Axis& dp) {
+      Linear layer({.in_features = 4, .out_features = 3});
+      fully_shard(layer, dp);
+      materialize(layer);
+      (void)layer(DTensor(at::ones({1, 4}), Axis(), Replicate{}), Context());
+      const Error error = test::thrown_by([&] { (void)layer.weight()->use(); });
+      EXPECT_EQ(error.code(), Code::kUsage);
+      EXPECT_NE(std::string(error.what()).find("outside the call that gathers it"),
+                std::string::npos)
+          << error.what();
+    });
+  }
+}
+
 TEST(FullyShard, WrongOrder_IsRefused) {
   auto model = make_model(config(false));
   Layer& block = *model->sequence()[1];
