@@ -28,8 +28,10 @@ DTensor Layer::through_wraps(size_t depth, const DTensor& x, const Context& cont
 
 void Layer::attach(std::unique_ptr<Wrap> wrap) {
   CLEAVE_CHECK(!is_sealed(), Code::kUsage, layer_name(path()),
-               " is fully sharded already; call recompute() and other wraps of the layer before "
-               "fully_shard(), which gathers the weights that they read");
+               " is fully sharded already, or its gradients are summed during backward; call "
+               "recompute() and other wraps of the layer before fully_shard(), which gathers the "
+               "weights that they read, and before sum_during_backward(), parallelize() or the "
+               "partition of an NxDPPModel");
   wraps_.push_back(std::move(wrap));
 }
 

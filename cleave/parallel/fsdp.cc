@@ -321,19 +321,22 @@ Contents contents_of(const Parameter& p) {
 void shard(Layer& layer, const Axis& dp, const FsdpOptions& options,
            const std::shared_ptr<CallOrder>& order) {
   layer.name_tree();
-  CLEAVE_CHECK(!layer.is_sealed(), Code::kUsage, layer_name(layer.path()),
-               " is already fully sharded; call fully_shard once for each layer. For a layer that "
-               "occurs several times in a sequence, choose ZeRO-1 instead");
+  CLEAVE_CHECK(
+      !layer.is_sealed(), Code::kUsage, layer_name(layer.path()),
+      " is already fully sharded, or its gradients are summed during backward; call "
+      "fully_shard once for each layer, before sum_during_backward() or the partition of an "
+      "NxDPPModel. For a layer that occurs several times in a sequence, choose ZeRO-1 "
+      "instead");
   const std::set<const Parameter*> tied = tied_parameters(layer.root());
   std::vector<std::shared_ptr<const FlatShards>> groups;
   // A buffer has either gradients or none, one type, and one axis: other ranks have copies of
   // experts.
   std::map<std::pair<Contents, at::ScalarType>, Parameters> own, experts;
   for (const auto& p : read_by(layer)) {
+    const std::pair kind(contents_of(*p), p->leaf_type(options.precision.param));
     if (p->copies()) {
       if (p->is_here()) experts[kind].push_back(p);
     } else if (!tied.contains(p.get())) {
-    const std::pair kind(contents_of(*p), p->leaf_type(options.precision.param));
       own[kind].push_back(p);
     } else {
       // Its own group, so that every call that reads it uses the same shards.
