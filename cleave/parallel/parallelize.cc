@@ -1,9 +1,12 @@
 #include "cleave/parallel/parallelize.h"
 
 #include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "cleave/base/str.h"
+#include "cleave/base/suggest.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/nn/head_loss.h"
 #include "cleave/parallel/fsdp.h"
@@ -23,6 +26,19 @@ OptimizerOptions with_matrices(OptimizerOptions options, const std::vector<Layer
     }
   }
   return options;
+}
+
+/// Refuses settings for names that no trained parameter of the model has.
+void check_names(const OptimizerOptions& options, Layer& model) {
+  std::vector<std::string> names;
+  for (const auto& p : trained_of(model.parameters())) names.push_back(p->name());
+  const std::set<std::string> known(names.begin(), names.end());
+  std::set<std::string> given = options.matrices;
+  for (const auto& [name, own] : options.own) given.insert(name);
+  for (const std::string& name : given) {
+    CLEAVE_CHECK(known.contains(name), Code::kUsage, "the optimizer's options have '", name,
+                 "', which is no trained parameter of the model", did_you_mean(name, names));
+  }
 }
 
 }  // namespace
@@ -124,6 +140,7 @@ Parallelized parallelize(Layer& model, const std::vector<Layer*>& sequence,
     for (const size_t block : blocks_of(sequence)) blocks.insert(sequence[block]);
     for (Layer* block : blocks) recompute(*block);
   }
+  check_names(optimizer, model);
   if (auto* head = dynamic_cast<Linear*>(sequence.back())) {
     compute_loss_in_parts(*head, config.head_loss);
   }

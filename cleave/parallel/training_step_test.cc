@@ -209,6 +209,16 @@ TEST(TrainingStep, SettingsOfParametersWithoutNames_AreRefused) {
   EXPECT_THAT(error.what(), HasSubstr("call the model's name_tree()"));
 }
 
+TEST(TrainingStep, SettingsOfAnUnknownParameter_AreRefusedByName) {
+  test::TinySequence model({.num_blocks = 2});
+  OptimizerOptions options;
+  options.own["blocks.1.norm.wieght"] = {.lr_factor = 0};
+  const Error error = thrown_by([&] { parallelize(model, model.sequence(), {}, {}, options); });
+  EXPECT_EQ(error.code(), Code::kUsage);
+  EXPECT_THAT(error.what(), HasSubstr("'blocks.1.norm.wieght'"));
+  EXPECT_THAT(error.what(), HasSubstr("did you mean 'blocks.1.norm.weight'"));
+}
+
 TEST(TrainingStep, ParameterOutsideTheSequence_IsRefusedUnlessItIsFrozen) {
   for (const bool is_frozen : {false, true}) {
     test::TinySequence model({.num_blocks = 2});
