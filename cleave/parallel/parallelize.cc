@@ -79,6 +79,14 @@ ParallelAxes with_experts(ParallelAxes axes, World& world, int ep) {
 
 namespace {
 
+void check_sizes(const ParallelAxes& axes, const ParallelConfig& config) {
+  CLEAVE_CHECK(
+      axes.pp.size() == config.pp && axes.dp.size() == config.dp && axes.tp.size() == config.tp,
+      Code::kUsage, "the config has pp=", config.pp, ", dp=", config.dp, " and tp=", config.tp,
+      ", and the axes have ", axes.pp.size(), ", ", axes.dp.size(), " and ", axes.tp.size(),
+      " ranks; give the sizes of the mesh's axes");
+}
+
 void check_experts(const ParallelAxes& axes, const ParallelConfig& config) {
   if (config.ep == 1) return;
   check_expert_ranks(config.ep, config.dp);
@@ -126,11 +134,13 @@ Parallelized parallelize(Layer& model, const std::vector<Layer*>& sequence,
                          const OptimizerOptions& optimizer) {
   Parallelized out{
       .config = config, .axes = axes, .pipeline = {}, .gradients = {}, .optimizer = {}};
+  check_sizes(axes, config);
   check_experts(axes, config);
   if (config.lora) attach_lora(model, sequence, *config.lora, config.compute_type);
   if (config.tp > 1) parallelize_module(model, axes.tp, config.plan);
   model.name_tree();
   check_all_in_sequence(model, sequence);
+  check_names(optimizer, model);
   share_out_experts(model, axes, RankTokens::kOwn);
   out.pipeline = std::make_unique<PipelineModel>(
       sequence, axes.pp,
@@ -140,7 +150,6 @@ Parallelized parallelize(Layer& model, const std::vector<Layer*>& sequence,
     for (const size_t block : blocks_of(sequence)) blocks.insert(sequence[block]);
     for (Layer* block : blocks) recompute(*block);
   }
-  check_names(optimizer, model);
   if (auto* head = dynamic_cast<Linear*>(sequence.back())) {
     compute_loss_in_parts(*head, config.head_loss);
   }
