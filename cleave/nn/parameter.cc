@@ -114,6 +114,7 @@ const Tensor& Parameter::use() const {
 void Parameter::used_in(const DTensor& activation) {
   if (CallRecord* call = CallRecord::current()) call->note_reported(*this);
   if (!activation.is_split() || is_split()) return;
+  if (!at::GradMode::is_enabled() || !is_trained()) return;  // this call gives it no gradient
   const Placement& p = activation.placement();
   const bool split_work = p.is_shard() || p.is_fanout();
   CLEAVE_CHECK(!used_in_split_work_ || *used_in_split_work_ == split_work, Code::kShape, name(),
