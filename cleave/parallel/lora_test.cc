@@ -125,6 +125,25 @@ TEST(Lora, BranchOfALinear_GivesTheClosedFormAndItsGradients) {
   }
 }
 
+// LoRA-FA trains B alone; the input of a model's first block has no gradient. Oracle: the closed
+// form.
+TEST(Lora, BranchWhoseAIsNotTrained_TrainsBOnAnInputWithoutAGradient) {
+  Linear layer({.in_features = 6, .out_features = 10, .bias = false});
+  layer.name_tree();
+  layer.weight()->freeze(at::kDouble);
+  layer.attach_lora({.rank = 3, .scale = 1.5});
+  materialize(layer, {.seed = 3, .dtype = at::kDouble});
+  const Parameters all = layer.parameters();  // weight, A, B
+  all[1]->leaf().set_requires_grad(false);
+  const Tensor x = test::numbers({4, 6}, 1), direction = test::numbers({4, 10}, 2);
+  const Tensor y = layer(DTensor(x, Axis(), Replicate{}), Context()).local();
+  ASSERT_TRUE(y.requires_grad());
+  (y * direction).sum().backward();
+  const Tensor want = 1.5 * direction.t().matmul(x.matmul(all[1]->leaf().t()));
+  EXPECT_LE(test::largest_difference(all[2]->leaf().grad(), want), 1e-13);
+  EXPECT_FALSE(all[1]->leaf().grad().defined());
+}
+
 // Oracle: the closed form with the mask of that layer's random stream.
 TEST(Lora, Dropout_IsOnTheInputOfTheBranchWhileTraining) {
   Linear layer({.in_features = 6, .out_features = 10});
