@@ -105,8 +105,14 @@ std::string joined(const std::string& path, const std::string& name) {
 }  // namespace
 
 void Layer::name_tree() {
-  if (!paths_.empty()) return;
-  root().name_below({""});
+  bool is_named = true;
+  root().walk([&](const Layer& layer) {
+    is_named = is_named && !layer.paths_.empty();
+    for (const Own& own : layer.parameters_) {
+      is_named = is_named && !(*own.parameter)->name().empty();
+    }
+  });
+  if (!is_named) root().name_below({""});
 }
 
 Layer& Layer::root() {
