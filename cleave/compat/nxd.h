@@ -87,11 +87,12 @@ struct ColumnParallelLinearOptions {
 
 /// Y = X W^T + b with W's rows, so Y's columns, sharded over the group; any size can be sharded.
 ///
-///   X [.., in], or [.., t, in] of T with sequence parallel: t may differ between ranks
-///   weight [out/tp, in]   bias [out/tp]   Y [.., out], or [.., out/tp] without gather_output
+///   X [.., in], whole; with sequence parallel [.., t, in], this rank's t of the T tokens
+///   weight [out/tp, in]   bias [out/tp]; with gather_output and skip_bias_add whole, [out]
+///   Y [.., out], whole; without gather_output [.., out/tp], this rank's columns of all T tokens
 ///
-/// The input's gradient is complete, with X's sharding. Throws Error(kUsage) for incompatible or
-/// unsupported options, Error(kShape) for sizes.
+/// t may differ between ranks. X's gradient is summed over the ranks and sharded like X. Throws
+/// Error(kUsage) for incompatible or unsupported options, Error(kShape) for sizes.
 class ColumnParallelLinear : public Linear, public ParallelLayer {
  public:
   ColumnParallelLinear(int64_t input_size, int64_t output_size,
@@ -155,7 +156,7 @@ class RowParallelLinear : public Linear, public ParallelLayer {
   [[nodiscard]] bool input_is_parallel() const { return options_.input_is_parallel; }
 
   void allocate(uint64_t seed) override;
-  /// For messages: "model.query: ColumnParallelLinear(768, 768)".
+  /// For messages: "model.output: RowParallelLinear(768, 768)".
   [[nodiscard]] std::string title() const;
   [[nodiscard]] bool is_padded() const { return heads_.padded != nullptr; }
   /// The sharding for these heads; does not change the layer. Throws Error(kShape) for sizes.
@@ -289,10 +290,9 @@ void move_model_to_device(Layer& model, at::Device device, const MaterializeOpti
 double clip_grad_norm_of(const Parameters& parameters, double max_norm, double norm_type);
 
 /// Reduces the gradients, then clips them: sums partial gradients over the tensor-parallel group,
-/// averages over the data-parallel group, and multiplies by max_norm / (norm + 1e-6) if that is
-/// below
-/// 1. `parameters` is any range of them. Returns the global norm, which counts every element once
-/// and is the same on every rank; `norm_type` is its power, or infinity.
+/// averages over the data-parallel group, and multiplies by max_norm / (norm + 1e-6) unless that is
+/// above 1. `parameters` is any range of them. Returns the global norm, which counts every element
+/// once and is the same on every rank; `norm_type` is its power, or infinity.
 ///
 /// Gradients that are already reduced are not reduced again: optimizer_step after this, FSDP over
 /// the data-parallel group (which averages), a Zero1Optimizer over it after reduce_gradients(), and

@@ -188,8 +188,10 @@ const PipelineModel& NxDPPModel::partitioned() const {
 int64_t NxDPPModel::count_of(int64_t rows, bool training) const {
   if (training) return options_.num_microbatches;
   const int64_t own = std::min<int64_t>(options_.num_microbatches, std::max<int64_t>(rows, 1));
-  const auto is_sharded = [](const Layer* layer) { return layer->is_sealed(); };
-  if (std::none_of(sequence_.begin(), sequence_.end(), is_sharded)) return own;
+  // ZeRO-1 shards the leaves too, but its weights are whole between calls.
+  const Parameters& all = pipeline_->parameters();
+  const auto is_gathered = [](const auto& p) { return p->is_flat() && !p->is_readable(); };
+  if (std::none_of(all.begin(), all.end(), is_gathered)) return own;
   // The smallest is the negated maximum.
   const Tensor negated = at::scalar_tensor(-own, at::kLong);
   return -dp_.all_reduce(negated, "number of micro-batches", ReduceOp::kMax).item<int64_t>();

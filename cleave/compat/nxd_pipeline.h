@@ -110,7 +110,8 @@ class NxDPPModel {
   void set_num_steps(int64_t steps) { num_steps_ = steps; }
   /// Forward only, with a loss; returns like run_train. The batch size may differ, also between
   /// data-parallel ranks; a batch with fewer sequences than num_microbatches has one micro-batch
-  /// per sequence (with FSDP, as many as the rank with the fewest).
+  /// per sequence (with FSDP, as many as the rank with the fewest). Collective over the pipeline,
+  /// and over data-parallel ranks if run_train's options make them exchange weights or losses.
   std::vector<double> run_eval(const PipelineInputs& inputs);
   /// Forward only: the last layer's outputs by micro-batch on the last rank, nothing elsewhere.
   std::vector<DTensor> run_eval_outputs(const PipelineInputs& inputs);

@@ -500,6 +500,23 @@ TEST(NxDPPModel, EvalOfFewerSequencesThanMicroBatches_IsTheirMean) {
   });
 }
 
+// One micro-batch per sequence, whatever the other rank has; with FSDP they must agree.
+TEST(NxDPPModel, EvalWithoutFsdp_IsOfEachRankAlone) {
+  test::on_groups(1, 2, 1, [&] {
+    const auto model = make();
+    NxDPPModelOptions o = options();
+    o.num_microbatches = 4;
+    NxDPPModel pipeline(*model, model->sequence(), o);
+    const int64_t rows = get_data_parallel_rank() == 0 ? 4 : 2;
+    EXPECT_EQ(std::ssize(pipeline.run_eval_outputs(batch_of(rows, 1))), rows);
+    const Error error = test::thrown_by([&] { fully_shard(*model->sequence()[0], Axis()); });
+    EXPECT_EQ(error.code(), Code::kUsage);
+    EXPECT_NE(std::string(error.what()).find("its gradients are summed during backward"),
+              std::string::npos)
+        << error.what();
+  });
+}
+
 TEST(NxDPPModel, GroupWithoutACall_IsRefusedByName) {
   test::on_groups(1, 1, 1, [&] {
     struct Inner : LayerGroup {

@@ -1,5 +1,8 @@
 #include "cleave/model/model.h"
 
+#include <set>
+
+#include "cleave/nn/experts.h"
 #include "cleave/nn/linear.h"
 
 namespace cleave::inline model {
@@ -33,16 +36,22 @@ Plan Model::plan(bool sequence_parallel) const {
   const Placement between = sequence_parallel ? Placement(Shard{1}) : Placement(Replicate{});
   const std::vector<Layer*> calls = calls_of(*this);
   const Layer* head = calls.empty() ? nullptr : dynamic_cast<const Linear*>(calls.back());
+  std::set<const Layer*> in_experts;
   Plan plan;
   for (Layer* call : calls) {
     call->name_tree();
     call->walk([&](Layer& layer) {
-      if (&layer == head) {
+      if (dynamic_cast<const Experts*>(&layer) != nullptr) {
+        layer.walk([&](const Layer& below) { in_experts.insert(&below); });
+        plan.emplace_back(layer.path(), PrepareModuleOutput{.output = {}, .desired = between});
+      } else if (&layer == head) {
         plan.emplace_back(layer.path(), Colwise{.output = Shard{-1}});
       } else if (layer.default_style() == DefaultStyle::kColwise) {
         plan.emplace_back(layer.path(), Colwise{});
       } else if (layer.default_style() == DefaultStyle::kRowwise) {
-        plan.emplace_back(layer.path(), Rowwise{.output = between});
+        // The results of experts stay partial sums; that of the layer that owns them is changed.
+        const auto output = in_experts.contains(&layer) ? std::nullopt : std::optional(between);
+        plan.emplace_back(layer.path(), Rowwise{.output = output});
       }
     });
   }

@@ -8,6 +8,7 @@
 
 #include "cleave/nn/attention.h"
 #include "cleave/nn/embedding.h"
+#include "cleave/nn/experts.h"
 #include "cleave/nn/mlp.h"
 #include "cleave/nn/norm.h"
 #include "cleave/parallel/gradients.h"
@@ -115,6 +116,55 @@ TEST(Model, PlanOfTheLayers_GivesTheUnsplitLogitsAndGradients) {
         EXPECT_NEAR(norm, want_norm, 1e-12 * want_norm) << ranks;
       });
     }
+  }
+}
+
+/// A block whose MLP is a mixture of experts, between embedding and head.
+class WithExperts : public Model {
+ public:
+  explicit WithExperts(const Json& config)
+      : Model(config),
+        embed_({.num_embeddings = 11, .embedding_dim = 8, .init = Init::normal(1)}),
+        norm_(8, 1e-5),
+        experts_({.hidden = 8,
+                  .intermediate = 10,
+                  .num_experts = 4,
+                  .top_k = 2,
+                  .init = Init::normal(0.5)}),
+        head_({.in_features = 8, .out_features = 11, .bias = false, .init = Init::normal(0.5)}) {
+    add("embed", embed_);
+    add("norm", norm_);
+    add("experts", experts_);
+    add("head", head_);
+    name_tree();
+  }
+
+ private:
+  Embedding embed_;
+  RmsNorm norm_;
+  Experts experts_;
+  Linear head_;
+};
+
+// Oracle: the unsplit model, in fp64.
+TEST(Model, PlanOfLayersWithExperts_GivesTheUnsplitLogitsAndGradients) {
+  const Tensor ids = test::ids({2, 6}, 11, 1);
+  const auto run = [&](const Axis& tp, bool sequence_parallel) {
+    WithExperts model(plain_config());
+    if (tp.size() > 1) parallelize_module(model, tp, model.plan(sequence_parallel));
+    materialize(model, {.seed = 5, .dtype = at::kDouble});
+    const DTensor logits = model(DTensor(ids, tp, Replicate{}), Context());
+    logits.full_tensor().square().sum().backward();
+    finish_gradients(model.parameters(), tp);
+    return std::pair{logits.full_tensor().detach(), gradient_norm(model.parameters(), tp).value};
+  };
+  const auto [want, want_norm] = run(Axis(), false);
+  for (const bool sequence_parallel : {false, true}) {
+    test::on_ranks(3, [&, want = want, want_norm = want_norm](const Axis& tp) {
+      const auto [got, norm] = run(tp, sequence_parallel);
+      EXPECT_LE(test::largest_difference(got, want), 1e-12 * want.abs().max().item<double>());
+      EXPECT_NEAR(norm, want_norm, 1e-12 * want_norm);
+    });
   }
 }
 

@@ -46,6 +46,16 @@ void change_gradient_record(const Parameter& p, const Change& change) {
   });
 }
 
+/// Whether the ranks `all` are a grid, in which `a` is a row and `b` a column.
+bool are_grid_of(const RankList& all, const RankList& a, const RankList& b) {
+  const auto count_in = [](const RankList& ranks, const RankList& list) {
+    return static_cast<size_t>(std::ranges::count_if(
+        list, [&](int rank) { return std::ranges::find(ranks, rank) != ranks.end(); }));
+  };
+  return all.size() == a.size() * b.size() && count_in(all, a) == a.size() &&
+         count_in(all, b) == b.size() && count_in(a, b) == 1;
+}
+
 void check_unchanged(const Parameter& p, const GradientRecord& record) {
   CLEAVE_CHECK(record.version == version_of(gradient_of(p)), Code::kUsage, p.name(),
                ": the gradient changed after it was completed over the ranks; complete it once a "
@@ -72,7 +82,15 @@ bool is_summed(const Parameter& p, const Axis& axis) {
     return true;
   }
   // A sharded leaf gets only sums: one rank's own gradient has another size.
-  return p.is_flat() && (has_same_ranks(axis, p.data_axis()) || has_same_ranks(axis, p.axis()));
+  if (!p.is_flat()) return false;
+  if (has_same_ranks(axis, p.data_axis()) || has_same_ranks(axis, p.axis())) return true;
+  // HSDP: over the shards and over their copies.
+  const RankList all = axis.ranks(), shards = p.data_axis().ranks();
+  const bool is_grid = record != nullptr && std::ranges::any_of(record->summed, [&](const auto& r) {
+                         return are_grid_of(all, shards, r);
+                       });
+  if (is_grid) check_unchanged(p, *record);
+  return is_grid;
 }
 
 void record_mean(const Parameter& p) {

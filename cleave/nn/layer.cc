@@ -28,8 +28,10 @@ DTensor Layer::through_wraps(size_t depth, const DTensor& x, const Context& cont
 
 void Layer::attach(std::unique_ptr<Wrap> wrap) {
   CLEAVE_CHECK(!is_sealed(), Code::kUsage, layer_name(path()),
-               " is fully sharded already; call recompute() and other wraps of the layer before "
-               "fully_shard(), which gathers the weights that they read");
+               " is fully sharded already, or its gradients are summed during backward; call "
+               "recompute() and other wraps of the layer before fully_shard(), which gathers the "
+               "weights that they read, and before sum_during_backward(), parallelize() or the "
+               "partition of an NxDPPModel");
   wraps_.push_back(std::move(wrap));
 }
 
@@ -103,8 +105,14 @@ std::string joined(const std::string& path, const std::string& name) {
 }  // namespace
 
 void Layer::name_tree() {
-  if (!paths_.empty()) return;
-  root().name_below({""});
+  bool is_named = true;
+  root().walk([&](const Layer& layer) {
+    is_named = is_named && !layer.paths_.empty();
+    for (const Own& own : layer.parameters_) {
+      is_named = is_named && !(*own.parameter)->name().empty();
+    }
+  });
+  if (!is_named) root().name_below({""});
 }
 
 Layer& Layer::root() {

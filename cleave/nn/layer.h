@@ -60,7 +60,7 @@ class Layer {
   [[nodiscard]] const std::vector<std::string>& paths() const { return paths_; }
 
   /// Sets the paths of all layers and the names of all parameters of the whole tree, from the root
-  /// down, whichever layer it is called on. Later calls do nothing.
+  /// down, whichever layer it is called on. A later call names what was added since.
   void name_tree();
 
   /// Visits this layer and all below it, parents first, in the order of add().

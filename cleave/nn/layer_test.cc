@@ -73,6 +73,21 @@ TEST(LayerTree, Paths_HaveAliasesAtEveryLevel) {
   EXPECT_EQ(paths, want);
 }
 
+// Without a name, the new layers would have one stream of initial values and no place in a plan.
+TEST(LayerTree, LayersAddedAfterTheirTreeIsNamed_GetNamesToo) {
+  LayerGroup root;
+  Linear a({.in_features = 4, .out_features = 4}), b({.in_features = 4, .out_features = 4}),
+      c({.in_features = 4, .out_features = 4});
+  root.add("a", a);
+  root.name_tree();
+  root.add("b", b);
+  root.add("c", c);
+  materialize(root, {.seed = 1});
+  EXPECT_EQ(b.path(), "b");
+  EXPECT_EQ(c.weight()->name(), "c.weight");
+  EXPECT_FALSE(at::equal(b.weight()->leaf(), c.weight()->leaf()));
+}
+
 TEST(LayerTree, Parameters_AreListedOnceUnderTheirFirstName) {
   Tree tree;
   tree.name_tree();

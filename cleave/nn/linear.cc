@@ -10,6 +10,7 @@
 #include "cleave/nn/magnitudes.h"
 #include "cleave/nn/soft_cap.h"
 #include "cleave/nn/subject.h"
+#include "cleave/torch_internals/tensor.h"
 
 namespace cleave::inline nn {
 namespace {
@@ -34,6 +35,36 @@ std::function<Tensor()> frozen_matrix(const Parameter& weight, int out_dim, at::
 /// Whether backward computes no gradient of a weight and its bias.
 bool is_frozen(const Parameter& weight, const std::optional<Tensor>& bias) {
   return weight.is_int8() || (!weight.use().requires_grad() && !(bias && bias->requires_grad()));
+}
+
+/// The record on the sums of squares of a weight's rows: what they were computed from.
+struct WeightRecord : TensorRecord {
+  std::optional<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> leaf;
+  uint32_t version = 0;
+};
+
+uint32_t version_of_weight(const Tensor& leaf) {
+  return leaf.is_inference() ? 0 : version_of(leaf);  // inference mode does not count
+}
+
+/// Whether `squares` are of the weight as it is now. Its leaf shows it also under FSDP, where use()
+/// is another tensor in each call. Optimizers may change a trained one without a new version.
+bool are_current(const Tensor& squares, const Parameter& weight) {
+  const auto* record = record_on<WeightRecord>(squares);
+  return record != nullptr && !weight.is_trained() &&
+         record->leaf->_unsafe_get_target() == weight.leaf().unsafeGetTensorImpl() &&
+         record->version == version_of_weight(weight.leaf());
+}
+
+/// Refuses magnitudes that nobody set: materialize() fills them with ones.
+void check_started(const std::string& path, const Tensor& magnitudes, const Tensor& norms) {
+  if (norms.is_meta() || norms.numel() == 0) return;
+  const bool is_unset =
+      magnitudes.eq(1).all().item<bool>() && norms.sub(1).abs().max().item<double>() > 1e-2;
+  CLEAVE_CHECK(!is_unset, Code::kUsage, subject(path),
+               "the magnitudes of its adapter are all 1, and the norms of the weight's rows are "
+               "not; call start_magnitudes(model, type) after the weights are filled, or "
+               "load_adapter()");
 }
 
 }  // namespace
@@ -157,18 +188,25 @@ Tensor Linear::product(const DTensor& x, const std::optional<Tensor>& bias,
 Tensor Linear::norms_of_sum(const Context& context) const {
   const at::NoGradGuard no_grad;
   const Tensor a = lora_a_->use().detach();
-  if (!squares_.defined()) {
+  const bool is_new = !are_current(squares_, *weight_);
+  if (is_new) {
     const at::ScalarType type = magnitudes_->use().scalar_type();
     const Tensor weight =
         weight_->is_int8() ? dequantize(int8_weight(*weight_), type) : weight_->use();
     squares_ = at::linalg_vector_norm(weight, 2, {in_dim_}, /*keepdim=*/false, type).square();
+    change_record<WeightRecord>(squares_, [&](WeightRecord& record) {
+      record.leaf.emplace(weight_->leaf().getIntrusivePtr());
+      record.version = version_of_weight(weight_->leaf());
+    });
   }
   const Tensor cross = main_product(a, std::nullopt, context);
   Tensor squares =
       squares_of_sum(squares_, cross, {.a = a, .b = lora_b_->use().detach(), .scale = lora_.scale});
   if (is_row_split()) squares = weight_->axis().all_reduce(squares, path() + " magnitudes");
   const Tensor norms = squares.clamp_min(0).sqrt();
-  return norms.masked_fill(norms.eq(0), 1);  // rows of zeros have the magnitude 0
+  const Tensor divisors = norms.masked_fill(norms.eq(0), 1);  // rows of zeros have the magnitude 0
+  if (is_new) check_started(path(), magnitudes_->use(), divisors);
+  return divisors;
 }
 
 Tensor Linear::branch_input(const DTensor& x, const Context& context) const {

@@ -100,7 +100,7 @@ const Tensor& Parameter::use() const {
                "a parameter has no memory and no name: its layer, or a layer above it, was not "
                "registered by add()");
   CLEAVE_CHECK(use_.defined(), Code::kUsage, name(),
-               is_flat()
+               is_flat() || leaf_.defined()  // FSDP on one rank
                    ? " is sharded and was read outside the call that gathers it; with ZeRO-1, call "
                      "gather_weights() after the weights are filled"
                    : " has no memory yet; call materialize() or load a checkpoint before the first "
@@ -114,6 +114,7 @@ const Tensor& Parameter::use() const {
 void Parameter::used_in(const DTensor& activation) {
   if (CallRecord* call = CallRecord::current()) call->note_reported(*this);
   if (!activation.is_split() || is_split()) return;
+  if (!at::GradMode::is_enabled() || !is_trained()) return;  // this call gives it no gradient
   const Placement& p = activation.placement();
   const bool split_work = p.is_shard() || p.is_fanout();
   CLEAVE_CHECK(!used_in_split_work_ || *used_in_split_work_ == split_work, Code::kShape, name(),

@@ -77,7 +77,7 @@ class Parameter : public ParameterSharding {
 
   /// A layer reports that it uses this replicated parameter on `activation`. On a Shard or Fanout
   /// activation the gradient is a partial sum, otherwise it is whole. Throws Error(kShape) when
-  /// both occur.
+  /// both occur. Calls without a gradient of the parameter (in evaluation, or frozen) do not count.
   void used_in(const DTensor& activation);
   /// Whether this rank's gradient is a partial sum, to be summed over the axis after backward.
   [[nodiscard]] bool gradient_is_partial() const;

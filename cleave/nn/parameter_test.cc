@@ -235,6 +235,36 @@ TEST(Parameter, ChangeSplit_ReshardsTheSameDimBeforeThereIsMemory) {
   });
 }
 
+TEST(Parameter, UseWithoutAGradient_DoesNotCount) {
+  test::on_ranks(2, [](const Axis& axis) {
+    const Tensor local = at::zeros({2, 3});
+    const auto made = [&] {
+      auto p = std::make_shared<Parameter>(std::vector<int64_t>{3}, Init::constant(1));
+      p->set_name("p");
+      p->replicate(axis);
+      return p;
+    };
+    const auto evaluated = made(), frozen = made(), paused = made();
+    frozen->freeze(at::kFloat);
+    for (const auto& p : {evaluated, frozen, paused}) p->set_leaf(at::ones({3}));
+    paused->leaf().set_requires_grad(false);
+    {
+      const at::NoGradGuard evaluation;
+      evaluated->used_in(DTensor(local, axis, Replicate{}));
+    }
+    for (const auto& p : {frozen, paused}) p->used_in(DTensor(local, axis, Replicate{}));
+    paused->leaf().set_requires_grad(true);
+    for (const auto& p : {evaluated, frozen, paused}) {
+      EXPECT_NO_THROW(p->used_in(DTensor(local, axis, Fanout{})));
+    }
+    EXPECT_TRUE(evaluated->gradient_is_partial());
+    EXPECT_TRUE(paused->gradient_is_partial());
+    EXPECT_EQ(
+        test::thrown_by([&] { evaluated->used_in(DTensor(local, axis, Replicate{})); }).code(),
+        Code::kShape);
+  });
+}
+
 TEST(Parameter, Use_ReadsTheTensorSetByAWrap) {
   Parameter p({2}, Init::constant(1));
   p.set_leaf(at::zeros({2}));

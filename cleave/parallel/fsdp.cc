@@ -153,13 +153,13 @@ Gathered gathered(const std::shared_ptr<Buffer>& buffer,
   return g;
 }
 
-/// How the weights of a group are read: int8 ones as they are stored, others in the common type
-/// unless they keep their leaf's.
+/// How the weights of a group are read: frozen ones in their own type, as without FSDP, others in
+/// the common type unless they keep their leaf's.
 ShardPrecision precision_of(const Parameters& group, const ShardPrecision& common) {
   const Parameter& p = *group.front();
   ShardPrecision own = common;
   if (p.keeps_leaf_type()) own.param = common.reduce;
-  if (p.is_int8()) own.param = at::kChar;
+  if (p.is_frozen()) own.param = p.leaf_type(common.param);
   return own;
 }
 
@@ -321,28 +321,32 @@ Contents contents_of(const Parameter& p) {
 void shard(Layer& layer, const Axis& dp, const FsdpOptions& options,
            const std::shared_ptr<CallOrder>& order) {
   layer.name_tree();
-  CLEAVE_CHECK(!layer.is_sealed(), Code::kUsage, layer_name(layer.path()),
-               " is already fully sharded; call fully_shard once for each layer. For a layer that "
-               "occurs several times in a sequence, choose ZeRO-1 instead");
+  CLEAVE_CHECK(
+      !layer.is_sealed(), Code::kUsage, layer_name(layer.path()),
+      " is already fully sharded, or its gradients are summed during backward; call "
+      "fully_shard once for each layer, before sum_during_backward() or the partition of an "
+      "NxDPPModel. For a layer that occurs several times in a sequence, choose ZeRO-1 "
+      "instead");
   const std::set<const Parameter*> tied = tied_parameters(layer.root());
   std::vector<std::shared_ptr<const FlatShards>> groups;
   // A buffer has either gradients or none, one type, and one axis: other ranks have copies of
   // experts.
-  std::map<Contents, Parameters> own, experts;
+  std::map<std::pair<Contents, at::ScalarType>, Parameters> own, experts;
   for (const auto& p : read_by(layer)) {
+    const std::pair kind(contents_of(*p), p->leaf_type(options.precision.param));
     if (p->copies()) {
-      if (p->is_here()) experts[contents_of(*p)].push_back(p);
+      if (p->is_here()) experts[kind].push_back(p);
     } else if (!tied.contains(p.get())) {
-      own[contents_of(*p)].push_back(p);
+      own[kind].push_back(p);
     } else {
       // Its own group, so that every call that reads it uses the same shards.
       groups.push_back(std::make_shared<FlatShards>(Parameters{p}, dp, options.replicate));
     }
   }
-  for (const auto& [contents, group] : own) {
+  for (const auto& [kind, group] : own) {
     groups.push_back(std::make_shared<FlatShards>(group, dp, options.replicate));
   }
-  for (const auto& [contents, group] : experts) {
+  for (const auto& [kind, group] : experts) {
     groups.push_back(std::make_shared<FlatShards>(group, *group.front()->copies()));
   }
   if (!groups.empty()) layer.attach(std::make_unique<Fsdp>(std::move(groups), options, order));

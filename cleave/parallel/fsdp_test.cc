@@ -265,6 +265,95 @@ TEST(FullyShard, FrozenWeights_AreFreedAfterBackward) {
   });
 }
 
+// 257 is no number of bf16. Oracle: the weight's own values, as a layer that is not sharded reads.
+TEST(FullyShard, FrozenWeightOfAnotherType_IsReadInItsOwn) {
+  class Table : public Layer {
+   public:
+    Table() {
+      add("ids", ids_);
+      add("scale", scale_);
+      add("trained", trained_);
+      ids_->freeze(at::kLong);
+      scale_->freeze(at::kFloat);
+    }
+
+   protected:
+    DTensor forward(const DTensor& x, const Context& /*context*/) override {
+      EXPECT_EQ(trained_->use().scalar_type(), at::kBFloat16);
+      EXPECT_EQ(ids_->use().scalar_type(), at::kLong);
+      EXPECT_EQ(scale_->use().scalar_type(), at::kFloat);
+      const Tensor frozen = ids_->use() * scale_->use();
+      return x.with(x.local() * frozen + trained_->use());
+    }
+
+   private:
+    std::shared_ptr<Parameter> ids_ = made(), scale_ = made(), trained_ = made();
+    static std::shared_ptr<Parameter> made() {
+      return std::make_shared<Parameter>(std::vector<int64_t>{3}, Init::constant(0));
+    }
+  };
+  test::on_ranks(2, [](const Axis& dp) {
+    Table table;
+    fully_shard(table, dp, {.precision = {.param = at::kBFloat16}});
+    materialize(table);
+    const Parameters parameters = table.parameters();
+    const auto fill = [&](size_t i, const Tensor& whole) {
+      parameters[i]->set_leaf(parameters[i]->part_of(whole));
+    };
+    fill(0, at::tensor({257, 258, 259}, at::kLong));
+    fill(1, at::full({3}, 1 + 0x1p-12, at::kFloat));
+    const Tensor y = table(DTensor(at::ones({3}), Axis(), Replicate{}), Context()).local();
+    EXPECT_TRUE(at::equal(y, at::tensor({257.F, 258.F, 259.F}) * (1 + 0x1p-12)));
+    y.sum().backward();
+    EXPECT_TRUE(at::equal(parameters[2]->leaf().grad(), at::full_like(parameters[2]->leaf(), 2)));
+  });
+}
+
+// Oracle: the mean of what each rank's input gives.
+TEST(FullyShard, HybridShards_AreAveragedOverAllTheirRanks) {
+  test::on_world(4, [](World& world) {
+    const Mesh mesh = Mesh::build(world, {{"hsdp", 2}, {"dp", 2}});
+    const Axis all = mesh.flatten(world, {"hsdp", "dp"}, "all");
+    Linear layer({.in_features = 4, .out_features = 1, .bias = false});
+    fully_shard(layer, mesh["dp"], {.replicate = mesh["hsdp"]});
+    materialize(layer);
+    const auto input_of = [](int rank) {
+      return test::numbers({1, 4}, 10 + static_cast<uint64_t>(rank)).to(at::kFloat);
+    };
+    layer(DTensor(input_of(all.rank()), Axis(), Replicate{}), Context()).local().sum().backward();
+    const Parameters parameters = layer.parameters();
+    average_gradients(parameters, Axis(), all);
+    Tensor mean = at::zeros({1, 4});
+    for (int rank = 0; rank < 4; ++rank) mean += input_of(rank) / 4;
+    EXPECT_LE(largest_difference(parameters[0]->leaf().grad(), parameters[0]->part_of(mean)), 1e-6);
+
+    Linear alone({.in_features = 4, .out_features = 1, .bias = false});
+    fully_shard(alone, mesh["dp"]);
+    materialize(alone);
+    alone(DTensor(input_of(0), Axis(), Replicate{}), Context()).local().sum().backward();
+    const Error error = test::thrown_by([&] { sum_gradients(alone.parameters(), all); });
+    EXPECT_EQ(error.code(), Code::kUsage);
+    EXPECT_NE(std::string(error.what()).find("would add different shards"), std::string::npos);
+  });
+}
+
+// The leaf is whole, so it is no lack of memory.
+TEST(FullyShard, WeightReadOutsideItsCall_IsRefusedOnOneRankToo) {
+  for (const int ranks : {1, 2}) {
+    test::on_ranks(ranks, [](const Axis& dp) {
+      Linear layer({.in_features = 4, .out_features = 3});
+      fully_shard(layer, dp);
+      materialize(layer);
+      (void)layer(DTensor(at::ones({1, 4}), Axis(), Replicate{}), Context());
+      const Error error = test::thrown_by([&] { (void)layer.weight()->use(); });
+      EXPECT_EQ(error.code(), Code::kUsage);
+      EXPECT_NE(std::string(error.what()).find("outside the call that gathers it"),
+                std::string::npos)
+          << error.what();
+    });
+  }
+}
+
 TEST(FullyShard, WrongOrder_IsRefused) {
   auto model = make_model(config(false));
   Layer& block = *model->sequence()[1];

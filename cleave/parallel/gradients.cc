@@ -49,6 +49,14 @@ Parameters not_yet_summed(const Parameters& parameters, const Axis& axis) {
   return out;
 }
 
+/// Whether other ranks of the axis have other shards of a flat leaf.
+bool has_other_shards(const Parameter& p, const Axis& axis) {
+  if (!p.is_flat()) return false;
+  const std::vector<int> ranks = axis.ranks(), shards = p.data_axis().ranks();
+  return std::ranges::count_if(
+             ranks, [&](int rank) { return std::ranges::find(shards, rank) != shards.end(); }) > 1;
+}
+
 /// A shard's gradient in the whole shape, zeros elsewhere, so that shards that overlap can be
 /// added.
 Tensor padded(const Parameter& p, const Tensor& grad) {
@@ -246,6 +254,11 @@ void sum_gradients(const Parameters& parameters, const Axis& dp) {
         !p->copies(), Code::kUsage, p->name(),
         " belongs to an expert, and --ep gives other ranks other experts; use complete() of the "
         "GradientSync, which sums it over the ranks that have this expert");
+    CLEAVE_CHECK(!has_other_shards(*p, dp), Code::kUsage, p->name(), " is sharded over ",
+                 p->data_axis().name(),
+                 ", whose ranks have its sum already, and some of them are in ", dp.name(),
+                 ": a sum over it would add different shards; sum over the ranks that "
+                 "have the same shard");
   }
   std::vector<Tensor> bucket;
   int64_t bytes = 0;

@@ -19,6 +19,7 @@
 #include "cleave/parallel/zero1.h"
 #include "tests/support/golden.h"
 #include "tests/support/ranks.h"
+#include "tests/support/thrown.h"
 
 namespace cleave::lora_test {
 namespace {
@@ -123,6 +124,73 @@ TEST(Lora, BranchOfALinear_GivesTheClosedFormAndItsGradients) {
       EXPECT_LE(test::largest_difference(parameters[i]->leaf().grad(), values[i].grad()), 1e-12);
     }
   }
+}
+
+// LoRA-FA trains B alone; the input of a model's first block has no gradient. Oracle: the closed
+// form.
+TEST(Lora, BranchWhoseAIsNotTrained_TrainsBOnAnInputWithoutAGradient) {
+  Linear layer({.in_features = 6, .out_features = 10, .bias = false});
+  layer.name_tree();
+  layer.weight()->freeze(at::kDouble);
+  layer.attach_lora({.rank = 3, .scale = 1.5});
+  materialize(layer, {.seed = 3, .dtype = at::kDouble});
+  const Parameters all = layer.parameters();  // weight, A, B
+  all[1]->leaf().set_requires_grad(false);
+  const Tensor x = test::numbers({4, 6}, 1), direction = test::numbers({4, 10}, 2);
+  const Tensor y = layer(DTensor(x, Axis(), Replicate{}), Context()).local();
+  ASSERT_TRUE(y.requires_grad());
+  (y * direction).sum().backward();
+  const Tensor want = 1.5 * direction.t().matmul(x.matmul(all[1]->leaf().t()));
+  EXPECT_LE(test::largest_difference(all[2]->leaf().grad(), want), 1e-13);
+  EXPECT_FALSE(all[1]->leaf().grad().defined());
+}
+
+/// A linear layer in fp64 with magnitudes, without memory.
+class LinearWithMagnitudes : public Linear {
+ public:
+  LinearWithMagnitudes() : Linear({.in_features = 6, .out_features = 10, .bias = false}) {
+    name_tree();
+    weight()->freeze(at::kDouble);
+    attach_lora({.rank = 3, .scale = 1.5, .has_magnitudes = true});
+  }
+};
+
+// Oracle: the closed form in fp64.
+TEST(Lora, BaseThatChangesAfterAForward_GetsTheNormsOfItsNewRows) {
+  LinearWithMagnitudes layer;
+  const auto value = [](const std::string& name, const std::vector<int64_t>& shape) {
+    return test::golden_values(1, "lora test " + name, shape, 2, 0).to(at::kDouble);
+  };
+  for (const auto& p : layer.parameters()) p->set_leaf(value(p->name(), p->shape()));
+  const Parameters all = layer.parameters();  // weight, A, B, magnitudes
+  ASSERT_EQ(all.size(), 4U);
+  const Tensor x = value("x", {4, 6});
+  const auto expect_closed_form = [&](const std::string& what) {
+    const Tensor sum = all[0]->leaf() + 1.5 * all[2]->leaf().matmul(all[1]->leaf());
+    const Tensor factors = all[3]->leaf() / sum.square().sum(1).sqrt();
+    const Tensor want = x.matmul((sum * factors.unsqueeze(1)).t());
+    const Tensor got = layer(DTensor(x, Axis(), Replicate{}), Context()).local();
+    EXPECT_LE(test::largest_difference(got, want), 1e-12) << what;
+  };
+  expect_closed_form("at first");
+  all[0]->leaf().detach().mul_(3);
+  expect_closed_form("changed in place");
+  all[0]->set_leaf(value("another weight", {10, 6}));
+  expect_closed_form("another leaf");
+}
+
+// Oracle: W x, which a branch of zeros does not change.
+TEST(Lora, MagnitudesThatNobodySet_AreRefused) {
+  LinearWithMagnitudes layer;
+  materialize(layer, {.seed = 3, .dtype = at::kDouble});
+  const DTensor x(test::numbers({4, 6}, 1), Axis(), Replicate{});
+  const Error error = test::thrown_by([&] { (void)layer(x, Context()); });
+  EXPECT_EQ(error.code(), Code::kUsage);
+  EXPECT_NE(std::string(error.what()).find("call start_magnitudes"), std::string::npos)
+      << error.what();
+  start_magnitudes(layer, at::kDouble);
+  const Tensor want = x.local().matmul(layer.weight()->leaf().t());
+  EXPECT_LE(test::largest_difference(layer(x, Context()).local(), want), 1e-14);
 }
 
 // Oracle: the closed form with the mask of that layer's random stream.

@@ -1,9 +1,12 @@
 #include "cleave/parallel/parallelize.h"
 
 #include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "cleave/base/str.h"
+#include "cleave/base/suggest.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/nn/head_loss.h"
 #include "cleave/parallel/fsdp.h"
@@ -23,6 +26,19 @@ OptimizerOptions with_matrices(OptimizerOptions options, const std::vector<Layer
     }
   }
   return options;
+}
+
+/// Refuses settings for names that no trained parameter of the model has.
+void check_names(const OptimizerOptions& options, Layer& model) {
+  std::vector<std::string> names;
+  for (const auto& p : trained_of(model.parameters())) names.push_back(p->name());
+  const std::set<std::string> known(names.begin(), names.end());
+  std::set<std::string> given = options.matrices;
+  for (const auto& [name, own] : options.own) given.insert(name);
+  for (const std::string& name : given) {
+    CLEAVE_CHECK(known.contains(name), Code::kUsage, "the optimizer's options have '", name,
+                 "', which is no trained parameter of the model", did_you_mean(name, names));
+  }
 }
 
 }  // namespace
@@ -62,6 +78,14 @@ ParallelAxes with_experts(ParallelAxes axes, World& world, int ep) {
 }
 
 namespace {
+
+void check_sizes(const ParallelAxes& axes, const ParallelConfig& config) {
+  CLEAVE_CHECK(
+      axes.pp.size() == config.pp && axes.dp.size() == config.dp && axes.tp.size() == config.tp,
+      Code::kUsage, "the config has pp=", config.pp, ", dp=", config.dp, " and tp=", config.tp,
+      ", and the axes have ", axes.pp.size(), ", ", axes.dp.size(), " and ", axes.tp.size(),
+      " ranks; give the sizes of the mesh's axes");
+}
 
 void check_experts(const ParallelAxes& axes, const ParallelConfig& config) {
   if (config.ep == 1) return;
@@ -110,11 +134,13 @@ Parallelized parallelize(Layer& model, const std::vector<Layer*>& sequence,
                          const OptimizerOptions& optimizer) {
   Parallelized out{
       .config = config, .axes = axes, .pipeline = {}, .gradients = {}, .optimizer = {}};
+  check_sizes(axes, config);
   check_experts(axes, config);
   if (config.lora) attach_lora(model, sequence, *config.lora, config.compute_type);
   if (config.tp > 1) parallelize_module(model, axes.tp, config.plan);
   model.name_tree();
   check_all_in_sequence(model, sequence);
+  check_names(optimizer, model);
   share_out_experts(model, axes, RankTokens::kOwn);
   out.pipeline = std::make_unique<PipelineModel>(
       sequence, axes.pp,

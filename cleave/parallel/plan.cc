@@ -4,6 +4,7 @@
 #include <map>
 
 #include "cleave/base/suggest.h"
+#include "cleave/nn/subject.h"
 
 namespace cleave::inline parallel {
 namespace {
@@ -70,6 +71,9 @@ void check_input(const std::string& path, const Style& style) {
 
 void apply(Layer& layer, const Style& style, const Axis& axis) {
   using Kind = Style::Kind;
+  CLEAVE_CHECK(!layer.is_group(), Code::kShape, layer_name(layer.path()),
+               " only groups layers and is never called, so a style has no effect on it; give the "
+               "style to the layers below it");
   if (style.kind == Kind::kColwise || style.kind == Kind::kRowwise) {
     check_input(layer.path(), style);
   }

@@ -73,8 +73,8 @@ Plan read_plan(const std::string& path);
 /// may be a part of a larger tree (one block). Applying the same plan again changes nothing.
 ///
 /// Throws Error(kShape) for a key that matches no module (naming the nearest), a module that two
-/// keys match, a style that does not apply, or styles that do not fit together (of a block's
-/// projections).
+/// keys match, a style that does not apply, as none does to a LayerGroup, or styles that do not fit
+/// together (of a block's projections).
 void parallelize_module(Layer& model, const Axis& axis, const Plan& plan);
 
 /// The layout of a model, a line per parameter: name, whole shape, placement, and this rank's

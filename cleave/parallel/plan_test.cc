@@ -148,6 +148,21 @@ TEST(ParallelizeModule, StyleOnALayerWithoutOne_IsRefused) {
   });
 }
 
+TEST(ParallelizeModule, StyleOnALayerThatIsNeverCalled_IsRefused) {
+  on_ranks(2, [](const Axis& axis) {
+    Mlp mlp = make_mlp();
+    LayerGroup group;
+    LayerGroup root;
+    group.add("mlp", mlp);
+    root.add("group", group);
+    const Plan plan{{"group", PrepareModuleOutput{.output = {}, .desired = Shard{1}}}};
+    const Error error = thrown_by([&] { parallelize_module(root, axis, plan); });
+    EXPECT_EQ(error.code(), Code::kShape);
+    EXPECT_NE(std::string(error.what()).find("group only groups layers"), std::string::npos)
+        << error.what();
+  });
+}
+
 /// A head with a bias and the matrix of the embedding, but no entry of the plan.
 struct TiedHead : Layer {
   TiedHead() {

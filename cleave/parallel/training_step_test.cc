@@ -209,6 +209,28 @@ TEST(TrainingStep, SettingsOfParametersWithoutNames_AreRefused) {
   EXPECT_THAT(error.what(), HasSubstr("call the model's name_tree()"));
 }
 
+TEST(TrainingStep, SettingsOfAnUnknownParameter_AreRefusedByName) {
+  test::TinySequence model({.num_blocks = 2});
+  OptimizerOptions options;
+  options.own["blocks.1.norm.wieght"] = {.lr_factor = 0};
+  const Error error = thrown_by([&] { parallelize(model, model.sequence(), {}, {}, options); });
+  EXPECT_EQ(error.code(), Code::kUsage);
+  EXPECT_THAT(error.what(), HasSubstr("'blocks.1.norm.wieght'"));
+  EXPECT_THAT(error.what(), HasSubstr("did you mean 'blocks.1.norm.weight'"));
+}
+
+TEST(TrainingStep, ConfigOfOtherSizesThanTheAxes_IsRefused) {
+  test::on_world(2, [](World& world) {
+    const Mesh mesh = Mesh::build(world, {{"pp", 1}, {"dp", 2}, {"tp", 1}});
+    const ParallelAxes axes{.pp = mesh["pp"], .dp = mesh["dp"], .tp = mesh["tp"]};
+    test::TinySequence model({.num_blocks = 2});
+    const ParallelConfig config{.tp = 2, .plan = test::TinySequence::plan(Replicate{})};
+    const Error error = thrown_by([&] { parallelize(model, model.sequence(), axes, config); });
+    EXPECT_EQ(error.code(), Code::kUsage);
+    EXPECT_THAT(error.what(), HasSubstr("pp=1, dp=1 and tp=2, and the axes have 1, 2 and 1 ranks"));
+  });
+}
+
 TEST(TrainingStep, ParameterOutsideTheSequence_IsRefusedUnlessItIsFrozen) {
   for (const bool is_frozen : {false, true}) {
     test::TinySequence model({.num_blocks = 2});

@@ -48,6 +48,16 @@ size_t index_of(const std::vector<Layer*>& sequence, const std::string& name) {
                                 did_you_mean(name, known)));
 }
 
+/// Whether layers of one type, at these places, are blocks beside those of the most frequent type.
+bool are_further_blocks(const std::vector<Layer*>& sequence, const std::vector<size_t>& places) {
+  Layer& first = *sequence[places.front()];
+  bool has_table = false;
+  first.walk([&](const Layer& below) {
+    has_table = has_table || dynamic_cast<const Embedding*>(&below) != nullptr;
+  });
+  return places.size() > 1 && !first.children().empty() && !has_table;
+}
+
 /// The layers of a layer's tree, itself included.
 size_t num_layers_of(Layer& layer) {
   size_t count = 0;
@@ -73,7 +83,14 @@ std::vector<size_t> blocks_of(const std::vector<Layer*>& sequence) {
     };
     if (rank_of(found) > rank_of(best)) best = found;
   }
-  return best;
+  std::vector<size_t> blocks = best;
+  for (const auto& entry : places) {
+    const std::vector<size_t>& found = entry.second;
+    if (found == best || !are_further_blocks(sequence, found)) continue;
+    blocks.insert(blocks.end(), found.begin(), found.end());
+  }
+  std::sort(blocks.begin(), blocks.end());
+  return blocks;
 }
 
 Stages stages_from_cuts(const std::vector<Layer*>& sequence, const std::vector<std::string>& cuts,

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 
 #include "cleave/model/model.h"
+#include "cleave/nn/embedding.h"
 #include "cleave/nn/mlp.h"
 #include "cleave/nn/norm.h"
 #include "tests/support/thrown.h"
@@ -48,6 +49,32 @@ TEST(Stages, Blocks_AreTheLayersOfTheMostFrequentType) {
   Mlp c({.hidden = 4, .intermediate = 4}), d({.hidden = 4, .intermediate = 4});
   EXPECT_THAT(blocks_of({&a, &b, &c, &d}), ElementsAre(2, 3));
   EXPECT_THAT(blocks_of({}), ElementsAre());
+}
+
+/// Layers of two more types that contain layers.
+class OtherBlock : public Mlp {
+ public:
+  OtherBlock() : Mlp({.hidden = 4, .intermediate = 4}) {}
+};
+class Embeddings : public LayerGroup {
+ public:
+  Embeddings() { add("words", words_); }
+
+ private:
+  Embedding words_{{.num_embeddings = 4, .embedding_dim = 4}};
+};
+
+TEST(Stages, BlocksOfTwoTypes_AreAllBlocks) {
+  Embeddings ids, other_ids;
+  Mlp a({.hidden = 4, .intermediate = 4}), b({.hidden = 4, .intermediate = 4}),
+      c({.hidden = 4, .intermediate = 4});
+  OtherBlock d, e;
+  RmsNorm between(4, 1e-5), last(4, 1e-5);
+  const std::vector<Layer*> sequence{&ids, &a, &b, &c, &between, &other_ids, &d, &e, &last};
+  EXPECT_THAT(blocks_of(sequence), ElementsAre(1, 2, 3, 6, 7));
+  EXPECT_EQ(even_stages(sequence, blocks_of(sequence), 2), (Stages{{0, 3}, {3, 9}}));
+  const std::vector<Layer*> one_of_another{&ids, &a, &b, &c, &d, &last};
+  EXPECT_THAT(blocks_of(one_of_another), ElementsAre(1, 2, 3)) << "a head may contain layers too";
 }
 
 // NxD's documented example: 12 layers in 5 partitions are 2, 2, 2, 3, 3.

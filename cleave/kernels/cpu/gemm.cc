@@ -187,7 +187,7 @@ void count_frozen_products(const Tensor& x, const Tensor& y, const std::optional
   const int64_t rank = branch->a.size(0);
   count_product({.rows = rows, .inner = in, .columns = rank});
   count_product({.rows = rows, .inner = rank, .columns = out});
-  if (!needs_grad(branch->a)) return;
+  if (!needs_grad(branch->a) && !needs_grad(branch->b)) return;
   count_product({.rows = rows, .inner = out, .columns = rank});
   count_product({.rows = rank, .inner = rows, .columns = in});
   count_product({.rows = rank, .inner = rows, .columns = out});
@@ -255,7 +255,8 @@ Tensor affine_frozen(const Tensor& x, std::function<Tensor()> weight,
   }
   if (x.numel() > 0 && y.numel() > 0) count_frozen_products(x, y, branch);
   const bool x_grad = needs_grad(x);
-  if (!x_grad && !(branch && needs_grad(branch->a))) return y;
+  const bool branch_grad = branch && (needs_grad(branch->a) || needs_grad(branch->b));
+  if (!x_grad && !branch_grad) return y;
   if (!branch) {
     connect("linear_frozen", {x}, {y},
             [weight = std::move(weight), shape = x.sizes().vec()](variable_list&& grads) {
