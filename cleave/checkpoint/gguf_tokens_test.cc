@@ -239,5 +239,59 @@ TEST(GgufTokens, FamiliesOfByteLevelBpe_KeepTheirIds) {
   EXPECT_EQ(num_compared, 10U);
 }
 
+/// The contents of the added tokens that begin as this one does.
+std::set<std::string> tokens_like(const json& added, const std::string& start) {
+  std::set<std::string> tokens;
+  for (const json& token : added) {
+    if (token["content"].get<std::string>().starts_with(start)) tokens.insert(token["content"]);
+  }
+  return tokens;
+}
+
+/// Compares the ids of the golden texts and their texts; returns how many have one of `ids`.
+int compare_golden_texts(const Written& written, const std::string& left_out,
+                         const std::set<int64_t>& wanted) {
+  int num_wanted = 0;
+  for (const std::string& text : golden_texts()) {
+    if (!left_out.empty() && text.find(left_out) != std::string::npos) continue;
+    const std::vector<int64_t> ids = written.read->encode(text);
+    EXPECT_EQ(ids, written.original->encode(text)) << text;
+    EXPECT_EQ(written.read->decode(ids), written.original->decode(ids)) << text;
+    num_wanted +=
+        std::any_of(ids.begin(), ids.end(), [&](int64_t id) { return wanted.contains(id); });
+  }
+  return num_wanted;
+}
+
+const std::string kMark = "\xE2\x96\x81";
+
+// llama.cpp finds user-defined tokens in the text and writes them as they are spelled, and its
+// converter spells them with spaces (llama.cpp's PR 8228). Texts with marks have other ids then.
+TEST(GgufTokens, RunsOfSpacesThatMergesMake_AreSpelledWithSpaces) {
+  const Written written = write_and_read(small_tokenizer("gemma"));
+  EXPECT_EQ(tokens_like(written.added, " "), (std::set<std::string>{"  ", "   ", "    "}));
+  EXPECT_THAT(tokens_like(written.added, kMark), IsEmpty());
+  EXPECT_EQ(compare_golden_texts(written, kMark, {7, 8, 9}), 42);
+  EXPECT_EQ(written.read->encode("if a:    b", {.add_special = false}),
+            written.original->encode("if a:    b", {.add_special = false}));
+  EXPECT_EQ(written.read->decode(std::vector<int64_t>{9}), "    ");
+}
+
+TEST(GgufTokens, RunsOfMarksThatNoSpacesBecome_KeepTheirSpelling) {
+  json tokenizer = small_tokenizer("gemma");
+  json merges = json::array();
+  for (const json& merge : tokenizer["model"]["merges"]) {
+    const bool is_of_spaces = merge[0].get<std::string>().ends_with(kMark) &&
+                              merge[1].get<std::string>().ends_with(kMark);
+    if (!is_of_spaces) merges.push_back(merge);
+  }
+  ASSERT_EQ(merges.size() + 6, tokenizer["model"]["merges"].size());
+  tokenizer["model"]["merges"] = merges;
+  const Written written = write_and_read(tokenizer);
+  EXPECT_EQ(tokens_like(written.added, kMark).size(), 3U);
+  EXPECT_THAT(tokens_like(written.added, " "), IsEmpty());
+  EXPECT_GT(compare_golden_texts(written, "", {7, 8, 9}), 0);
+}
+
 }  // namespace
 }  // namespace cleave::gguf_tokens_test

@@ -95,13 +95,29 @@ class TokenizerWriter {
       if (!token) type = GgufToken::kUnused;
       if (token && tokenizer.special().unk == id) type = GgufToken::kUnknown;
       if (token && type == GgufToken::kNormal && is_byte(*token)) type = GgufToken::kByte;
-      tokens.push_back(token ? *token : str("[PAD", id, "]"));
+      tokens_.push_back(token ? *token : str("[PAD", id, "]"));
+      tokens.push_back(type == GgufToken::kUserDefined ? spelling(id, *token) : tokens_.back());
       types.push_back(static_cast<int64_t>(type));
     }
-    tokens_ = tokens;
     types_ = types;
     metadata_.add("tokenizer.ggml.tokens", {GgufKind::kString, std::move(tokens)});
     metadata_.add("tokenizer.ggml.token_type", {GgufKind::kI32, std::move(types)});
+  }
+
+  /// llama.cpp finds a user-defined token in the text, and writes it, as it is spelled. Gemma
+  /// spells runs of spaces with marks, which its merges make; those must be spelled with spaces.
+  [[nodiscard]] std::string spelling(int64_t id, const std::string& token) const {
+    const Tokenizer& tokenizer = *from_.tokenizer;
+    std::string spaced;
+    size_t last = 0;
+    for (size_t at; (at = token.find(kSpaceMark, last)) != std::string::npos;) {
+      spaced += str(std::string_view(token).substr(last, at - last), ' ');
+      last = at + kSpaceMark.size();
+    }
+    spaced += std::string_view(token).substr(last);
+    const bool is_found = tokenizer.kind() == "SentencePiece BPE" && !tokenizer.id_of(spaced) &&
+                          tokenizer.encode(spaced, {.add_special = false}) == std::vector{id};
+    return is_found ? spaced : token;
   }
 
   /// "<0x41>" of a tokenizer with byte fallback.
@@ -206,7 +222,7 @@ class TokenizerWriter {
   const GgufTokenizer& from_;
   const Json& json_;
   Json model_;
-  GgufValue::Strings tokens_;
+  GgufValue::Strings tokens_;  ///< as the tokenizer spells them
   GgufValue::Ints types_;
 };
 
