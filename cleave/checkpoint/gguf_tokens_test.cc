@@ -63,7 +63,7 @@ struct Written {
   std::string name;      ///< general.name
   std::string warnings;  ///< on stderr
   std::shared_ptr<const Tokenizer> original, read;
-  json added;  ///< of the tokenizer.json that is read
+  json added, pre_tokenizer;  ///< of the tokenizer.json that is read
 };
 
 /// Writes a GGUF file of a folder with this tokenizer.json, and reads it.
@@ -80,7 +80,9 @@ Written write_and_read(const json& tokenizer, const std::string& folder_name = "
   written.warnings = testing::internal::GetCapturedStderr();
   const Gguf read = Gguf::open(file);
   written.name = read.metadata().string_at("general.name");
-  written.added = json::parse(tokenizer_from_gguf(read).at(0).text)["added_tokens"];
+  const json made = json::parse(tokenizer_from_gguf(read).at(0).text);
+  written.added = made["added_tokens"];
+  written.pre_tokenizer = made["pre_tokenizer"];
   written.original = load_tokenizer(model.string());
   written.read = load_model_tokenizer(file.string());
   return written;
@@ -145,8 +147,10 @@ TEST(GgufTokens, OtherAttributes_AreLostWithAWarning) {
 }
 
 /// The tokenizer.json of a file of another program.
-json tokenizer_of(const std::string& name, const std::string& model, const std::string& pre) {
+json tokenizer_of(const std::string& name, const std::string& model, const std::string& pre,
+                  const std::string& scheme = "") {
   GgufMetadata metadata;
+  if (!scheme.empty()) metadata.add_string("cleave.prepend_scheme", scheme);
   metadata.add_string("general.name", name);
   metadata.add_string("tokenizer.ggml.model", model);
   metadata.add_string("tokenizer.ggml.pre", pre);
@@ -291,6 +295,56 @@ TEST(GgufTokens, RunsOfMarksThatNoSpacesBecome_KeepTheirSpelling) {
   EXPECT_EQ(tokens_like(written.added, kMark).size(), 3U);
   EXPECT_THAT(tokens_like(written.added, " "), IsEmpty());
   EXPECT_GT(compare_golden_texts(written, "", {7, 8, 9}), 0);
+}
+
+/// The small Llama 2 with the steps of a family.
+json tokenizer_of_family(const std::string& name) {
+  json tokenizer = small_tokenizer("llama2");
+  for (const json& family : json::parse(read_file(small_tokenizers() / "families.json"))) {
+    if (family["name"] != name) continue;
+    for (const char* const key : {"normalizer", "pre_tokenizer"}) tokenizer[key] = family[key];
+  }
+  return tokenizer;
+}
+
+TEST(GgufTokens, MetaspaceThatPutsASpaceBeforeTheText_IsKept) {
+  for (const auto& [name, scheme] :
+       {std::pair("mistral-v0.3", "first"), {"llama-of-transformers-5", "always"}}) {
+    for (const bool splits : {false, true}) {
+      SCOPED_TRACE(str(name, splits ? " with split" : ""));
+      json tokenizer = tokenizer_of_family(name);
+      ASSERT_EQ(tokenizer["pre_tokenizer"]["prepend_scheme"], scheme);
+      tokenizer["pre_tokenizer"]["split"] = splits;
+      const Written written = write_and_read(tokenizer);
+      EXPECT_EQ(written.pre_tokenizer, tokenizer["pre_tokenizer"]);
+      EXPECT_EQ(compare_golden_texts(written, "", {}), 0);
+      for (const char* text : {"a</s>b", "a</s> b", " a", "<s>  a", "</s>", " "}) {
+        EXPECT_EQ(written.read->encode(text), written.original->encode(text)) << text;
+      }
+      const bool only_first = std::string(scheme) == "first";
+      EXPECT_THAT(written.warnings, HasSubstr("texts that begin with a space have other ids"));
+      EXPECT_EQ(written.warnings.find("texts after a special token") != std::string::npos,
+                only_first);
+    }
+  }
+}
+
+TEST(GgufTokens, AnotherPrependScheme_IsRefused) {
+  EXPECT_EQ(tokenizer_of("m", "llama", "default", "first")["pre_tokenizer"]["split"], false);
+  const Error error = test::thrown_by([] { tokenizer_of("m", "llama", "default", "last"); });
+  EXPECT_THAT(error.what(), HasSubstr("metadata 'cleave.prepend_scheme': it is 'last'; expected "
+                                      "first or always"));
+}
+
+TEST(GgufTokens, StepsThatLlamaCppHas_AreWrittenWithoutAWarning) {
+  json never = tokenizer_of_family("mistral-v0.3");
+  never["pre_tokenizer"]["prepend_scheme"] = "never";
+  for (const json& tokenizer : {never, small_tokenizer("llama2")}) {
+    const Written written = write_and_read(tokenizer);
+    EXPECT_THAT(written.warnings, IsEmpty());
+    EXPECT_EQ(written.pre_tokenizer, nullptr);
+    EXPECT_EQ(compare_golden_texts(written, "", {}), 0);
+  }
 }
 
 }  // namespace

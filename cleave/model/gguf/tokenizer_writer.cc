@@ -10,6 +10,7 @@
 #include "cleave/model/gguf/pre_tokenizers.h"
 #include "cleave/model/gguf/tokenizer.h"
 #include "cleave/text/json.h"
+#include "cleave/tokenizer/steps.h"
 
 namespace cleave::inline model {
 namespace {
@@ -166,9 +167,10 @@ class TokenizerWriter {
       is_tidied = is_tidied || (is_type(step, "Replace") && pattern_of(step) == " {2,}");
     }
     for (const Json& step : steps_of(json_, "pre_tokenizer", "pretokenizers")) {
-      const bool prepends = step.string_or("prepend_scheme", "always") != "never" &&
-                            step.bool_or("add_prefix_space", true);
-      has_prefix = has_prefix || (is_type(step, "Metaspace") && prepends);
+      if (has_prefix || !is_type(step, "Metaspace")) continue;
+      const Metaspace metaspace = read_metaspace(step);
+      has_prefix = metaspace.prepend != Metaspace::Prepend::kNever;
+      if (has_prefix) add_metaspace(metaspace);
     }
     metadata_.add_bool("tokenizer.ggml.add_space_prefix", has_prefix);
     metadata_.add_bool("tokenizer.ggml.remove_extra_whitespaces", is_tidied);
@@ -177,6 +179,18 @@ class TokenizerWriter {
           "the tokenizer makes one space of several; llama.cpp keeps them, so texts with "
           "double spaces have other ids there");
     }
+  }
+
+  /// `metaspace`: one that puts a space before the text.
+  void add_metaspace(const Metaspace& metaspace) {
+    const bool only_first = metaspace.prepend == Metaspace::Prepend::kFirst;
+    metadata_.add_string(std::string(kGgufPrependScheme), only_first ? "first" : "always");
+    metadata_.add_bool(std::string(kGgufMetaspaceSplit), metaspace.split);
+    log_warning("the tokenizer puts a space before the text",
+                only_first ? " but not after special tokens" : " and after special tokens",
+                ", and none if there is one; llama.cpp puts one in all these places, so ",
+                only_first ? "texts after a special token, as in chats, and " : "",
+                "texts that begin with a space have other ids there");
   }
 
   /// llama.cpp's name of the pre-tokenizer.

@@ -258,6 +258,7 @@ def families():
         "mistral-nemo": (None, byte_level_split(camel_words(r"\p{N}", "")), of_bytes),
         "phi4-mini": (None, byte_level_split(camel_words(r"\p{N}{1,3}", CONTRACTIONS + "?")), of_bytes),
         "mistral-v0.3": (None, pre_tokenizers.Metaspace(SPACE, "first", split=False), ["llama2"]),
+        "llama-of-transformers-5": (None, pre_tokenizers.Metaspace(SPACE, "always", split=False), ["llama2"]),
     }
 
 
