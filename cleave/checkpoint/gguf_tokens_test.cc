@@ -67,12 +67,16 @@ struct Written {
 };
 
 /// Writes a GGUF file of a folder with this tokenizer.json, and reads it.
-Written write_and_read(const json& tokenizer, const std::string& folder_name = "model") {
+Written write_and_read(const json& tokenizer, const std::string& folder_name = "model",
+                       const json& tokenizer_config = nullptr) {
   const TempFolder folder;
   const fs::path model = folder / folder_name;
   const std::string config = test::changed(test::kLlamaConfig, {{"vocab_size", 2010}});
   test::write_model_folder(model, config, test::tensors_of(config));
   std::ofstream(model / "tokenizer.json") << tokenizer.dump();
+  if (!tokenizer_config.is_null()) {
+    std::ofstream(model / "tokenizer_config.json") << tokenizer_config.dump();
+  }
   const fs::path file = folder / "made.gguf";
   testing::internal::CaptureStderr();
   convert({.from = model.string(), .to = file.string(), .format = ModelFormat::kGguf});
@@ -345,6 +349,47 @@ TEST(GgufTokens, StepsThatLlamaCppHas_AreWrittenWithoutAWarning) {
     EXPECT_EQ(written.pre_tokenizer, nullptr);
     EXPECT_EQ(compare_golden_texts(written, "", {}), 0);
   }
+}
+
+/// The small Gemma with more added tokens.
+json gemma_with(const std::vector<json>& more) {
+  json tokenizer = small_tokenizer("gemma");
+  for (const json& token : more) tokenizer["added_tokens"].push_back(token);
+  return tokenizer;
+}
+
+// llama.cpp's converter leaves such tokens out. Gemma 3 1B has one.
+TEST(GgufTokens, AddedTokensBeyondTheModel_AreLeftOutWithAWarning) {
+  const json image = added_token(2010, "<image>"), end = added_token(2012, "<end>");
+  for (const auto& [tokens, named] : {std::pair(std::vector{image}, "'<image>' (id 2010) is not"),
+                                      {{image, end}, "'<image>' (id 2010) and the ids after it"}}) {
+    const Written written = write_and_read(gemma_with(tokens));
+    EXPECT_THAT(written.warnings, HasSubstr(named));
+    EXPECT_EQ(written.read->vocab_size(), 2000);
+    EXPECT_EQ(written.read->id_of("<image>"), std::nullopt);
+    EXPECT_EQ(compare_golden_texts(written, kMark, {7, 8, 9}), 42);
+    EXPECT_EQ(written.original->encode("<image>", {.add_special = false}),
+              std::vector{int64_t{2010}});
+  }
+}
+
+TEST(GgufTokens, SpecialIdsBeyondTheModel_AreLeftOut) {
+  json tokenizer = gemma_with({added_token(2011, "<begin>")});
+  tokenizer["post_processor"] = {
+      {"type", "TemplateProcessing"},
+      {"single",
+       {{{"SpecialToken", {{"id", "<begin>"}, {"type_id", 0}}}},
+        {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
+      {"pair", json::array()},
+      {"special_tokens",
+       {{"<begin>", {{"id", "<begin>"}, {"ids", {2011}}, {"tokens", {"<begin>"}}}}}}};
+  tokenizer["post_processor"].erase("pair");
+  const Written written =
+      write_and_read(tokenizer, "model", {{"bos_token", "<begin>"}, {"eos_token", "<begin>"}});
+  EXPECT_EQ(written.original->special().bos, 2011);
+  EXPECT_NE(written.read->special().bos, 2011);
+  EXPECT_NE(written.read->special().eos, 2011);
+  EXPECT_EQ(written.read->encode("a b"), written.original->encode("a b", {.add_special = false}));
 }
 
 }  // namespace

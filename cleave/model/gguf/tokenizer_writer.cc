@@ -69,31 +69,52 @@ class TokenizerWriter {
       metadata_.add("tokenizer.ggml.scores", {GgufKind::kF32, scores()});
       add_spaces();
     }
-    add_template();
+    add_template(vocab_size);
   }
 
  private:
+  /// By id: the type of an added token, kNormal of the others.
+  [[nodiscard]] std::vector<GgufToken> added_types() const {
+    std::vector<GgufToken> types(static_cast<size_t>(from_.tokenizer->vocab_size()),
+                                 GgufToken::kNormal);
+    if (!json_.has("added_tokens")) return types;
+    const Json list = json_.at("added_tokens");
+    for (size_t i = 0; i < list.size(); ++i) {
+      const int64_t id = list.at(i).at("id").as_int(0, from_.tokenizer->vocab_size() - 1);
+      types[static_cast<size_t>(id)] =
+          list.at(i).bool_or("special", false) ? GgufToken::kControl : GgufToken::kUserDefined;
+    }
+    return types;
+  }
+
+  /// Added tokens for which the model has no row are left out, as by llama.cpp's converter: Gemma 3
+  /// has one in its models without images.
+  void check_ids_beyond(int64_t count, const std::vector<GgufToken>& added) const {
+    const Tokenizer& tokenizer = *from_.tokenizer;
+    std::string first;
+    for (int64_t id = count; id < tokenizer.vocab_size(); ++id) {
+      const auto token = tokenizer.token(id);
+      if (token && added[static_cast<size_t>(id)] == GgufToken::kNormal) {
+        refuse(str("it has ", tokenizer.vocab_size(), " ids; the model's vocab_size is ", count));
+      }
+      if (token && first.empty()) first = str("'", *token, "' (id ", id, ")");
+    }
+    if (first.empty()) return;
+    log_warning("the model's vocab_size is ", count, ", so the tokenizer's ", first,
+                tokenizer.vocab_size() > count + 1 ? " and the ids after it are" : " is",
+                " not written");
+  }
+
   /// Tokens and their types, by id.
   void add_tokens(int64_t count) {
     const Tokenizer& tokenizer = *from_.tokenizer;
-    if (tokenizer.vocab_size() > count) {
-      refuse(str("it has ", tokenizer.vocab_size(), " ids; the model's vocab_size is ", count));
-    }
-    std::vector<GgufToken> added(static_cast<size_t>(count), GgufToken::kNormal);
-    if (json_.has("added_tokens")) {
-      const Json list = json_.at("added_tokens");
-      for (size_t i = 0; i < list.size(); ++i) {
-        const int64_t id = list.at(i).at("id").as_int(0, count - 1);
-        added[static_cast<size_t>(id)] =
-            list.at(i).bool_or("special", false) ? GgufToken::kControl : GgufToken::kUserDefined;
-      }
-    }
+    const std::vector<GgufToken> added = added_types();
+    check_ids_beyond(count, added);
     GgufValue::Strings tokens;
     GgufValue::Ints types;
     for (int64_t id = 0; id < count; ++id) {
       const auto token = tokenizer.token(id);
-      GgufToken type = added[static_cast<size_t>(id)];
-      if (!token) type = GgufToken::kUnused;
+      GgufToken type = token ? added[static_cast<size_t>(id)] : GgufToken::kUnused;
       if (token && tokenizer.special().unk == id) type = GgufToken::kUnknown;
       if (token && type == GgufToken::kNormal && is_byte(*token)) type = GgufToken::kByte;
       tokens_.push_back(token ? *token : str("[PAD", id, "]"));
@@ -222,11 +243,11 @@ class TokenizerWriter {
   }
 
   /// Which special tokens are put around a text.
-  void add_template() {
+  void add_template(int64_t vocab_size) {
     const SpecialIds& special = from_.tokenizer->special();
     const auto& steps = from_.tokenizer->sequence_template().single;
-    const auto is_token = [](const TemplateStep& step, std::optional<int64_t> id) {
-      return step.what == TemplateStep::What::kToken && step.id == id;
+    const auto is_token = [&](const TemplateStep& step, std::optional<int64_t> id) {
+      return step.what == TemplateStep::What::kToken && step.id == id && step.id < vocab_size;
     };
     metadata_.add_bool("tokenizer.ggml.add_bos_token", is_token(steps.front(), special.bos));
     metadata_.add_bool("tokenizer.ggml.add_eos_token", is_token(steps.back(), special.eos));
@@ -242,10 +263,11 @@ class TokenizerWriter {
 
 /// The ids that end a text: llama.cpp's keys have room for three.
 void add_ends(GgufMetadata& metadata, std::optional<int64_t> own,
-              const std::vector<int64_t>& others) {
+              const std::vector<int64_t>& others, int64_t vocab_size) {
   std::vector<int64_t> ends;
   const auto add = [&](int64_t id) {  // -1 is "none" in a config.json
-    if (id >= 0 && std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
+    if (id >= 0 && id < vocab_size && std::find(ends.begin(), ends.end(), id) == ends.end())
+      ends.push_back(id);
   };
   add(own.value_or(-1));
   for (const int64_t id : others) add(id);
@@ -261,15 +283,19 @@ void add_ends(GgufMetadata& metadata, std::optional<int64_t> own,
   }
 }
 
-/// The special ids: of the tokenizer, else of the model; the ids of the end of both.
+/// The special ids: of the tokenizer, else of the model; the ids of the end of both. Ids for which
+/// the model has no row are left out.
 void add_special(GgufMetadata& metadata, const SpecialIds& special, const ModelFacts& facts) {
   const auto add = [&](std::string_view role, std::optional<int64_t> id,
                        std::optional<int64_t> other) {
-    const int64_t chosen = id.value_or(other.value_or(-1));  // -1 is "none" in a config.json too
-    if (chosen >= 0) metadata.add_u32(str("tokenizer.ggml.", role, "_token_id"), chosen);
+    const auto has_row = [&](std::optional<int64_t> one) {  // -1 is "none" in a config.json too
+      return one && *one >= 0 && *one < facts.vocab_size;
+    };
+    const std::optional<int64_t> chosen = has_row(id) ? id : other;
+    if (has_row(chosen)) metadata.add_u32(str("tokenizer.ggml.", role, "_token_id"), *chosen);
   };
   add("bos", special.bos, facts.bos_id);
-  add_ends(metadata, special.eos, facts.eos_ids);
+  add_ends(metadata, special.eos, facts.eos_ids, facts.vocab_size);
   add("unknown", special.unk, std::nullopt);
   add("padding", special.pad, facts.pad_id);
 }
