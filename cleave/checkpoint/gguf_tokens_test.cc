@@ -63,16 +63,20 @@ struct Written {
   std::string name;      ///< general.name
   std::string warnings;  ///< on stderr
   std::shared_ptr<const Tokenizer> original, read;
-  json added;  ///< of the tokenizer.json that is read
+  json added, pre_tokenizer;  ///< of the tokenizer.json that is read
 };
 
 /// Writes a GGUF file of a folder with this tokenizer.json, and reads it.
-Written write_and_read(const json& tokenizer, const std::string& folder_name = "model") {
+Written write_and_read(const json& tokenizer, const std::string& folder_name = "model",
+                       const json& tokenizer_config = nullptr) {
   const TempFolder folder;
   const fs::path model = folder / folder_name;
   const std::string config = test::changed(test::kLlamaConfig, {{"vocab_size", 2010}});
   test::write_model_folder(model, config, test::tensors_of(config));
   std::ofstream(model / "tokenizer.json") << tokenizer.dump();
+  if (!tokenizer_config.is_null()) {
+    std::ofstream(model / "tokenizer_config.json") << tokenizer_config.dump();
+  }
   const fs::path file = folder / "made.gguf";
   testing::internal::CaptureStderr();
   convert({.from = model.string(), .to = file.string(), .format = ModelFormat::kGguf});
@@ -80,7 +84,9 @@ Written write_and_read(const json& tokenizer, const std::string& folder_name = "
   written.warnings = testing::internal::GetCapturedStderr();
   const Gguf read = Gguf::open(file);
   written.name = read.metadata().string_at("general.name");
-  written.added = json::parse(tokenizer_from_gguf(read).at(0).text)["added_tokens"];
+  const json made = json::parse(tokenizer_from_gguf(read).at(0).text);
+  written.added = made["added_tokens"];
+  written.pre_tokenizer = made["pre_tokenizer"];
   written.original = load_tokenizer(model.string());
   written.read = load_model_tokenizer(file.string());
   return written;
@@ -145,8 +151,10 @@ TEST(GgufTokens, OtherAttributes_AreLostWithAWarning) {
 }
 
 /// The tokenizer.json of a file of another program.
-json tokenizer_of(const std::string& name, const std::string& model, const std::string& pre) {
+json tokenizer_of(const std::string& name, const std::string& model, const std::string& pre,
+                  const std::string& scheme = "") {
   GgufMetadata metadata;
+  if (!scheme.empty()) metadata.add_string("cleave.prepend_scheme", scheme);
   metadata.add_string("general.name", name);
   metadata.add_string("tokenizer.ggml.model", model);
   metadata.add_string("tokenizer.ggml.pre", pre);
@@ -237,6 +245,151 @@ TEST(GgufTokens, FamiliesOfByteLevelBpe_KeepTheirIds) {
     ++num_compared;
   }
   EXPECT_EQ(num_compared, 10U);
+}
+
+/// The contents of the added tokens that begin as this one does.
+std::set<std::string> tokens_like(const json& added, const std::string& start) {
+  std::set<std::string> tokens;
+  for (const json& token : added) {
+    if (token["content"].get<std::string>().starts_with(start)) tokens.insert(token["content"]);
+  }
+  return tokens;
+}
+
+/// Compares the ids of the golden texts and their texts; returns how many have one of `ids`.
+int compare_golden_texts(const Written& written, const std::string& left_out,
+                         const std::set<int64_t>& wanted) {
+  int num_wanted = 0;
+  for (const std::string& text : golden_texts()) {
+    if (!left_out.empty() && text.find(left_out) != std::string::npos) continue;
+    const std::vector<int64_t> ids = written.read->encode(text);
+    EXPECT_EQ(ids, written.original->encode(text)) << text;
+    EXPECT_EQ(written.read->decode(ids), written.original->decode(ids)) << text;
+    num_wanted +=
+        std::any_of(ids.begin(), ids.end(), [&](int64_t id) { return wanted.contains(id); });
+  }
+  return num_wanted;
+}
+
+const std::string kMark = "\xE2\x96\x81";
+
+// llama.cpp finds user-defined tokens in the text and writes them as they are spelled, and its
+// converter spells them with spaces (llama.cpp's PR 8228). Texts with marks have other ids then.
+TEST(GgufTokens, RunsOfSpacesThatMergesMake_AreSpelledWithSpaces) {
+  const Written written = write_and_read(small_tokenizer("gemma"));
+  EXPECT_EQ(tokens_like(written.added, " "), (std::set<std::string>{"  ", "   ", "    "}));
+  EXPECT_THAT(tokens_like(written.added, kMark), IsEmpty());
+  EXPECT_EQ(compare_golden_texts(written, kMark, {7, 8, 9}), 42);
+  EXPECT_EQ(written.read->encode("if a:    b", {.add_special = false}),
+            written.original->encode("if a:    b", {.add_special = false}));
+  EXPECT_EQ(written.read->decode(std::vector<int64_t>{9}), "    ");
+}
+
+TEST(GgufTokens, RunsOfMarksThatNoSpacesBecome_KeepTheirSpelling) {
+  json tokenizer = small_tokenizer("gemma");
+  json merges = json::array();
+  for (const json& merge : tokenizer["model"]["merges"]) {
+    const bool is_of_spaces = merge[0].get<std::string>().ends_with(kMark) &&
+                              merge[1].get<std::string>().ends_with(kMark);
+    if (!is_of_spaces) merges.push_back(merge);
+  }
+  ASSERT_EQ(merges.size() + 6, tokenizer["model"]["merges"].size());
+  tokenizer["model"]["merges"] = merges;
+  const Written written = write_and_read(tokenizer);
+  EXPECT_EQ(tokens_like(written.added, kMark).size(), 3U);
+  EXPECT_THAT(tokens_like(written.added, " "), IsEmpty());
+  EXPECT_GT(compare_golden_texts(written, "", {7, 8, 9}), 0);
+}
+
+/// The small Llama 2 with the steps of a family.
+json tokenizer_of_family(const std::string& name) {
+  json tokenizer = small_tokenizer("llama2");
+  for (const json& family : json::parse(read_file(small_tokenizers() / "families.json"))) {
+    if (family["name"] != name) continue;
+    for (const char* const key : {"normalizer", "pre_tokenizer"}) tokenizer[key] = family[key];
+  }
+  return tokenizer;
+}
+
+TEST(GgufTokens, MetaspaceThatPutsASpaceBeforeTheText_IsKept) {
+  for (const auto& [name, scheme] :
+       {std::pair("mistral-v0.3", "first"), {"llama-of-transformers-5", "always"}}) {
+    for (const bool splits : {false, true}) {
+      SCOPED_TRACE(str(name, splits ? " with split" : ""));
+      json tokenizer = tokenizer_of_family(name);
+      ASSERT_EQ(tokenizer["pre_tokenizer"]["prepend_scheme"], scheme);
+      tokenizer["pre_tokenizer"]["split"] = splits;
+      const Written written = write_and_read(tokenizer);
+      EXPECT_EQ(written.pre_tokenizer, tokenizer["pre_tokenizer"]);
+      EXPECT_EQ(compare_golden_texts(written, "", {}), 0);
+      for (const char* text : {"a</s>b", "a</s> b", " a", "<s>  a", "</s>", " "}) {
+        EXPECT_EQ(written.read->encode(text), written.original->encode(text)) << text;
+      }
+      const bool only_first = std::string(scheme) == "first";
+      EXPECT_THAT(written.warnings, HasSubstr("texts that begin with a space have other ids"));
+      EXPECT_EQ(written.warnings.find("texts after a special token") != std::string::npos,
+                only_first);
+    }
+  }
+}
+
+TEST(GgufTokens, AnotherPrependScheme_IsRefused) {
+  EXPECT_EQ(tokenizer_of("m", "llama", "default", "first")["pre_tokenizer"]["split"], false);
+  const Error error = test::thrown_by([] { tokenizer_of("m", "llama", "default", "last"); });
+  EXPECT_THAT(error.what(), HasSubstr("metadata 'cleave.prepend_scheme': it is 'last'; expected "
+                                      "first or always"));
+}
+
+TEST(GgufTokens, StepsThatLlamaCppHas_AreWrittenWithoutAWarning) {
+  json never = tokenizer_of_family("mistral-v0.3");
+  never["pre_tokenizer"]["prepend_scheme"] = "never";
+  for (const json& tokenizer : {never, small_tokenizer("llama2")}) {
+    const Written written = write_and_read(tokenizer);
+    EXPECT_THAT(written.warnings, IsEmpty());
+    EXPECT_EQ(written.pre_tokenizer, nullptr);
+    EXPECT_EQ(compare_golden_texts(written, "", {}), 0);
+  }
+}
+
+/// The small Gemma with more added tokens.
+json gemma_with(const std::vector<json>& more) {
+  json tokenizer = small_tokenizer("gemma");
+  for (const json& token : more) tokenizer["added_tokens"].push_back(token);
+  return tokenizer;
+}
+
+// llama.cpp's converter leaves such tokens out. Gemma 3 1B has one.
+TEST(GgufTokens, AddedTokensBeyondTheModel_AreLeftOutWithAWarning) {
+  const json image = added_token(2010, "<image>"), end = added_token(2012, "<end>");
+  for (const auto& [tokens, named] : {std::pair(std::vector{image}, "'<image>' (id 2010) is not"),
+                                      {{image, end}, "'<image>' (id 2010) and the ids after it"}}) {
+    const Written written = write_and_read(gemma_with(tokens));
+    EXPECT_THAT(written.warnings, HasSubstr(named));
+    EXPECT_EQ(written.read->vocab_size(), 2000);
+    EXPECT_EQ(written.read->id_of("<image>"), std::nullopt);
+    EXPECT_EQ(compare_golden_texts(written, kMark, {7, 8, 9}), 42);
+    EXPECT_EQ(written.original->encode("<image>", {.add_special = false}),
+              std::vector{int64_t{2010}});
+  }
+}
+
+TEST(GgufTokens, SpecialIdsBeyondTheModel_AreLeftOut) {
+  json tokenizer = gemma_with({added_token(2011, "<begin>")});
+  tokenizer["post_processor"] = {
+      {"type", "TemplateProcessing"},
+      {"single",
+       {{{"SpecialToken", {{"id", "<begin>"}, {"type_id", 0}}}},
+        {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
+      {"pair", json::array()},
+      {"special_tokens",
+       {{"<begin>", {{"id", "<begin>"}, {"ids", {2011}}, {"tokens", {"<begin>"}}}}}}};
+  tokenizer["post_processor"].erase("pair");
+  const Written written =
+      write_and_read(tokenizer, "model", {{"bos_token", "<begin>"}, {"eos_token", "<begin>"}});
+  EXPECT_EQ(written.original->special().bos, 2011);
+  EXPECT_NE(written.read->special().bos, 2011);
+  EXPECT_NE(written.read->special().eos, 2011);
+  EXPECT_EQ(written.read->encode("a b"), written.original->encode("a b", {.add_special = false}));
 }
 
 }  // namespace

@@ -7,7 +7,7 @@ The models: one of each family that CLEAVE trains here, and the trained models o
 converted to GGUF; llama.cpp and CLEAVE read the same file. The ids of the prompts must be equal, and with fp32 and fp16 the
 new tokens too. With quantised files llama.cpp rounds activations to 8 bits, so only how many texts are equal is printed.
 A model that is tuned as docs/chat.md shows must give the same answers in llama.cpp's chat as in CLEAVE's. Tokens that take
-the white space after them must do so in both.
+the white space after them must do so in both, and runs of spaces that are tokens must be found by both.
 """
 import json
 import os
@@ -20,7 +20,7 @@ SKIPPED = 77
 NUM_TOKENS = 48
 PROMPTS = ["Once upon a time", "The tensor-parallel ranks of a job", "1234 and don't stop: a, b"]
 
-# Reads a job {"model", "prompts", "count", "n_ctx"} from stdin, writes {"prompt_ids", "new_ids"} of each prompt.
+# Reads a job {"model", "prompts", "count", "n_ctx"} from stdin, writes {"prompt_ids", "prompt_text", "new_ids"} of each prompt.
 IN_LLAMA_CPP = """
 import json, sys, urllib.request, xllamacpp
 job = json.load(sys.stdin)
@@ -42,7 +42,8 @@ for prompt in job["prompts"]:
     ids = post("/tokenize", {"content": prompt, "add_special": True})["tokens"]
     answer = post("/completion", {"prompt": ids, "n_predict": job["count"], "temperature": 0, "samplers": ["top_k"],
                                   "top_k": 1, "return_tokens": True, "cache_prompt": False})
-    found.append({"prompt_ids": ids, "new_ids": answer["tokens"]})
+    text = post("/detokenize", {"tokens": ids})["content"]
+    found.append({"prompt_ids": ids, "prompt_text": text, "new_ids": answer["tokens"]})
 print("ANSWER " + json.dumps(found), flush=True)
 """
 
@@ -202,18 +203,34 @@ def check_phi3_tokens(cleave, folder):
         tokenizer["added_tokens"].append({"id": 1997 + len(tokenizer["added_tokens"]), "content": content, "single_word": False,
                                           "lstrip": False, "rstrip": content != "<|endoftext|>", "normalized": False,
                                           "special": True})
-    (folder / "tokens").mkdir()
-    (folder / "tokens/tokenizer.json").write_text(json.dumps(tokenizer))
-    config, model, file = folder / "spaces.json", folder / "spaces", folder / "spaces.gguf"
+    prompts = ["<|user|>\n  Hello <|end|>\n <|user|> x", "a </s>  b", "<s>  a <|endoftext|> \n a <unk> b"]
+    return compare_ids(cleave, folder, "phi3-tokens", tokenizer, prompts)[0]
+
+
+def check_runs_of_spaces(cleave, folder):
+    """Runs of spaces that are tokens, as Gemma's are: the ids must be equal, and llama.cpp must write them as spaces."""
+    source = pathlib.Path(__file__).resolve().parents[1] / "golden/tokenizer/small/gemma/tokenizer.json"
+    prompts = ["if a:    b", "  a\n\n   b     c", "a b<table>  c "]
+    problems, texts = compare_ids(cleave, folder, "runs", json.loads(source.read_text()), prompts)
+    wrong = [text for prompt, text in zip(prompts, texts) if not text.endswith(prompt)]
+    return problems + [f"llama.cpp writes {text!r}; expected one of {prompts}" for text in wrong]
+
+
+def compare_ids(cleave, folder, name, tokenizer, prompts):
+    """Compares the ids of prompts in a model with this tokenizer; returns the problems, and llama.cpp's texts of its ids."""
+    tokens, config, model, file = (folder / f"{name}{end}" for end in ("-tokens", ".json", "", ".gguf"))
+    tokens.mkdir()
+    (tokens / "tokenizer.json").write_text(json.dumps(tokenizer))
     config.write_text(json.dumps({**LLAMA, "vocab_size": 2000 + 3}))
-    run(cleave, "train", "--model", config, "--data", "README.md", "--tokenizer", folder / "tokens", "--out", model,
+    run(cleave, "train", "--model", config, "--data", "README.md", "--tokenizer", tokens, "--out", model,
         "--steps", 1, "--seq-len", 32, "--batch-size", 2)
     run(cleave, "convert", "--from", model, "--to", file, "--dtype", "fp16")
-    prompts = ["<|user|>\n  Hello <|end|>\n <|user|> x", "a </s>  b", "<s>  a <|endoftext|> \n a <unk> b"]
-    theirs = [answer["prompt_ids"] for answer in llama_answers(file, 256, prompts)]
+    answers = llama_answers(file, 256, prompts)
+    theirs = [answer["prompt_ids"] for answer in answers]
     ours = [answer["prompt_ids"] for answer in cleave_answers(cleave, file, prompts)]
     print(f"{file.name}: {sum(a == b for a, b in zip(theirs, ours))} of {len(prompts)} texts have equal ids")
-    return [] if theirs == ours else [f"{file.name}: {prompts} are {theirs} in llama.cpp, {ours} in Cleave"]
+    problems = [] if theirs == ours else [f"{file.name}: {prompts} are {theirs} in llama.cpp, {ours} in Cleave"]
+    return problems, [answer["prompt_text"] for answer in answers]
 
 
 def main():
@@ -237,6 +254,7 @@ def main():
             problems += check(cleave, folder, f"{one}-file", model, n_ctx)
         problems += check_chat(cleave, folder)
         problems += check_phi3_tokens(cleave, folder)
+        problems += check_runs_of_spaces(cleave, folder)
     if problems:
         sys.exit("\n".join(problems))
 

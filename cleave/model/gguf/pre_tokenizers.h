@@ -92,4 +92,9 @@ enum class GgufToken : int { kNormal = 1, kUnknown, kControl, kUserDefined, kUnu
 /// SentencePiece's mark of a space, U+2581.
 inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
 
+/// Cleave's own keys: prepend_scheme and split of a Metaspace that puts a space before the text.
+/// llama.cpp does not have its rule.
+inline constexpr std::string_view kGgufPrependScheme = "cleave.prepend_scheme";
+inline constexpr std::string_view kGgufMetaspaceSplit = "cleave.metaspace_split";
+
 }  // namespace cleave::inline model

@@ -30,8 +30,9 @@ struct GgufTokenizer {
 
 /// Adds tokenizer.ggml.* and the chat template; without a tokenizer, only its absence and the
 /// special ids. Ids that the tokenizer lacks get an unused token, special ids that it lacks come
-/// from the model's `facts`. Throws Error(kUsage) for a tokenizer that llama.cpp does
-/// not have: WordPiece, another pre-tokenizer, more ids than the model, or one without
+/// from the model's `facts`. Added tokens and special ids beyond the model's vocab_size are left
+/// out, with a warning of the tokens. Throws Error(kUsage) for a tokenizer that llama.cpp does not
+/// have: WordPiece, another pre-tokenizer, other ids beyond the model's, or one without
 /// tokenizer.json.
 void add_gguf_tokenizer(GgufMetadata& metadata, const GgufTokenizer& tokenizer,
                         const ModelFacts& facts);

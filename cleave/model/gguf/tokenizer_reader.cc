@@ -116,10 +116,14 @@ class TokenizerReader {
       normalizers.push_back(replace({{"Regex", "\\A +| +\\z"}}, ""));
       normalizers.push_back(replace({{"Regex", " {2,}"}}, " "));
     }
-    if (has_prefix) normalizers.push_back({{"type", "Prepend"}, {"prepend", kSpaceMark}});
-    normalizers.push_back(replace({{"String", " "}}, kSpaceMark));
-    tokenizer["normalizer"] = {{"type", "Sequence"}, {"normalizers", normalizers}};
-    tokenizer["pre_tokenizer"] = nullptr;
+    const Object own = metaspace();
+    if (own.is_null()) {
+      if (has_prefix) normalizers.push_back({{"type", "Prepend"}, {"prepend", kSpaceMark}});
+      normalizers.push_back(replace({{"String", " "}}, kSpaceMark));
+    }
+    tokenizer["normalizer"] =
+        normalizers.empty() ? Object() : Object{{"type", "Sequence"}, {"normalizers", normalizers}};
+    tokenizer["pre_tokenizer"] = own;
     tokenizer["post_processor"] = post_processor(true);
     Object decoders = {
         replace({{"String", kSpaceMark}}, " "), {{"type", "ByteFallback"}}, {{"type", "Fuse"}}};
@@ -138,6 +142,19 @@ class TokenizerReader {
                           {"ignore_merges", false},
                           {"vocab", vocab()},
                           {"merges", merges_of_scores()}};
+  }
+
+  /// The Metaspace of a file that Cleave has written; null if it has none.
+  [[nodiscard]] Object metaspace() const {
+    if (!metadata_.has(kGgufPrependScheme)) return {};
+    const std::string& scheme = metadata_.string_at(kGgufPrependScheme);
+    if (scheme != "first" && scheme != "always") {
+      metadata_.fail(kGgufPrependScheme, str("it is '", scheme, "'; expected first or always"));
+    }
+    return {{"type", "Metaspace"},
+            {"replacement", kSpaceMark},
+            {"prepend_scheme", scheme},
+            {"split", metadata_.bool_or(kGgufMetaspaceSplit, false)}};
   }
 
   /// Whether vocab() has the token.

@@ -10,6 +10,7 @@
 #include "cleave/model/gguf/pre_tokenizers.h"
 #include "cleave/model/gguf/tokenizer.h"
 #include "cleave/text/json.h"
+#include "cleave/tokenizer/steps.h"
 
 namespace cleave::inline model {
 namespace {
@@ -68,40 +69,77 @@ class TokenizerWriter {
       metadata_.add("tokenizer.ggml.scores", {GgufKind::kF32, scores()});
       add_spaces();
     }
-    add_template();
+    add_template(vocab_size);
   }
 
  private:
+  /// By id: the type of an added token, kNormal of the others.
+  [[nodiscard]] std::vector<GgufToken> added_types() const {
+    std::vector<GgufToken> types(static_cast<size_t>(from_.tokenizer->vocab_size()),
+                                 GgufToken::kNormal);
+    if (!json_.has("added_tokens")) return types;
+    const Json list = json_.at("added_tokens");
+    for (size_t i = 0; i < list.size(); ++i) {
+      const int64_t id = list.at(i).at("id").as_int(0, from_.tokenizer->vocab_size() - 1);
+      types[static_cast<size_t>(id)] =
+          list.at(i).bool_or("special", false) ? GgufToken::kControl : GgufToken::kUserDefined;
+    }
+    return types;
+  }
+
+  /// Added tokens for which the model has no row are left out, as by llama.cpp's converter: Gemma 3
+  /// has one in its models without images.
+  void check_ids_beyond(int64_t count, const std::vector<GgufToken>& added) const {
+    const Tokenizer& tokenizer = *from_.tokenizer;
+    std::string first;
+    for (int64_t id = count; id < tokenizer.vocab_size(); ++id) {
+      const auto token = tokenizer.token(id);
+      if (token && added[static_cast<size_t>(id)] == GgufToken::kNormal) {
+        refuse(str("it has ", tokenizer.vocab_size(), " ids; the model's vocab_size is ", count));
+      }
+      if (token && first.empty()) first = str("'", *token, "' (id ", id, ")");
+    }
+    if (first.empty()) return;
+    log_warning("the model's vocab_size is ", count, ", so the tokenizer's ", first,
+                tokenizer.vocab_size() > count + 1 ? " and the ids after it are" : " is",
+                " not written");
+  }
+
   /// Tokens and their types, by id.
   void add_tokens(int64_t count) {
     const Tokenizer& tokenizer = *from_.tokenizer;
-    if (tokenizer.vocab_size() > count) {
-      refuse(str("it has ", tokenizer.vocab_size(), " ids; the model's vocab_size is ", count));
-    }
-    std::vector<GgufToken> added(static_cast<size_t>(count), GgufToken::kNormal);
-    if (json_.has("added_tokens")) {
-      const Json list = json_.at("added_tokens");
-      for (size_t i = 0; i < list.size(); ++i) {
-        const int64_t id = list.at(i).at("id").as_int(0, count - 1);
-        added[static_cast<size_t>(id)] =
-            list.at(i).bool_or("special", false) ? GgufToken::kControl : GgufToken::kUserDefined;
-      }
-    }
+    const std::vector<GgufToken> added = added_types();
+    check_ids_beyond(count, added);
     GgufValue::Strings tokens;
     GgufValue::Ints types;
     for (int64_t id = 0; id < count; ++id) {
       const auto token = tokenizer.token(id);
-      GgufToken type = added[static_cast<size_t>(id)];
-      if (!token) type = GgufToken::kUnused;
+      GgufToken type = token ? added[static_cast<size_t>(id)] : GgufToken::kUnused;
       if (token && tokenizer.special().unk == id) type = GgufToken::kUnknown;
       if (token && type == GgufToken::kNormal && is_byte(*token)) type = GgufToken::kByte;
-      tokens.push_back(token ? *token : str("[PAD", id, "]"));
+      tokens_.push_back(token ? *token : str("[PAD", id, "]"));
+      tokens.push_back(type == GgufToken::kUserDefined ? spelling(id, *token) : tokens_.back());
       types.push_back(static_cast<int64_t>(type));
     }
-    tokens_ = tokens;
     types_ = types;
     metadata_.add("tokenizer.ggml.tokens", {GgufKind::kString, std::move(tokens)});
     metadata_.add("tokenizer.ggml.token_type", {GgufKind::kI32, std::move(types)});
+  }
+
+  /// llama.cpp finds a user-defined token in the text, and writes it, as it is spelled. Gemma
+  /// spells runs of spaces with marks, which its merges make; those must be spelled with spaces.
+  [[nodiscard]] std::string spelling(int64_t id, const std::string& token) const {
+    const Tokenizer& tokenizer = *from_.tokenizer;
+    std::string spaced;
+    size_t last = 0;
+    for (size_t at; (at = token.find(kSpaceMark, last)) != std::string::npos;) {
+      spaced += str(std::string_view(token).substr(last, at - last), ' ');
+      last = at + kSpaceMark.size();
+    }
+    spaced += std::string_view(token).substr(last);
+    const bool is_found = tokenizer.kind() == "SentencePiece BPE" && !tokenizer.id_of(spaced) &&
+                          tokenizer.encode(spaced, {.add_special = false}) == std::vector{id};
+    return is_found ? spaced : token;
   }
 
   /// "<0x41>" of a tokenizer with byte fallback.
@@ -150,9 +188,10 @@ class TokenizerWriter {
       is_tidied = is_tidied || (is_type(step, "Replace") && pattern_of(step) == " {2,}");
     }
     for (const Json& step : steps_of(json_, "pre_tokenizer", "pretokenizers")) {
-      const bool prepends = step.string_or("prepend_scheme", "always") != "never" &&
-                            step.bool_or("add_prefix_space", true);
-      has_prefix = has_prefix || (is_type(step, "Metaspace") && prepends);
+      if (has_prefix || !is_type(step, "Metaspace")) continue;
+      const Metaspace metaspace = read_metaspace(step);
+      has_prefix = metaspace.prepend != Metaspace::Prepend::kNever;
+      if (has_prefix) add_metaspace(metaspace);
     }
     metadata_.add_bool("tokenizer.ggml.add_space_prefix", has_prefix);
     metadata_.add_bool("tokenizer.ggml.remove_extra_whitespaces", is_tidied);
@@ -161,6 +200,18 @@ class TokenizerWriter {
           "the tokenizer makes one space of several; llama.cpp keeps them, so texts with "
           "double spaces have other ids there");
     }
+  }
+
+  /// `metaspace`: one that puts a space before the text.
+  void add_metaspace(const Metaspace& metaspace) {
+    const bool only_first = metaspace.prepend == Metaspace::Prepend::kFirst;
+    metadata_.add_string(std::string(kGgufPrependScheme), only_first ? "first" : "always");
+    metadata_.add_bool(std::string(kGgufMetaspaceSplit), metaspace.split);
+    log_warning("the tokenizer puts a space before the text",
+                only_first ? " but not after special tokens" : " and after special tokens",
+                ", and none if there is one; llama.cpp puts one in all these places, so ",
+                only_first ? "texts after a special token, as in chats, and " : "",
+                "texts that begin with a space have other ids there");
   }
 
   /// llama.cpp's name of the pre-tokenizer.
@@ -192,11 +243,11 @@ class TokenizerWriter {
   }
 
   /// Which special tokens are put around a text.
-  void add_template() {
+  void add_template(int64_t vocab_size) {
     const SpecialIds& special = from_.tokenizer->special();
     const auto& steps = from_.tokenizer->sequence_template().single;
-    const auto is_token = [](const TemplateStep& step, std::optional<int64_t> id) {
-      return step.what == TemplateStep::What::kToken && step.id == id;
+    const auto is_token = [&](const TemplateStep& step, std::optional<int64_t> id) {
+      return step.what == TemplateStep::What::kToken && step.id == id && step.id < vocab_size;
     };
     metadata_.add_bool("tokenizer.ggml.add_bos_token", is_token(steps.front(), special.bos));
     metadata_.add_bool("tokenizer.ggml.add_eos_token", is_token(steps.back(), special.eos));
@@ -206,16 +257,17 @@ class TokenizerWriter {
   const GgufTokenizer& from_;
   const Json& json_;
   Json model_;
-  GgufValue::Strings tokens_;
+  GgufValue::Strings tokens_;  ///< as the tokenizer spells them
   GgufValue::Ints types_;
 };
 
 /// The ids that end a text: llama.cpp's keys have room for three.
 void add_ends(GgufMetadata& metadata, std::optional<int64_t> own,
-              const std::vector<int64_t>& others) {
+              const std::vector<int64_t>& others, int64_t vocab_size) {
   std::vector<int64_t> ends;
   const auto add = [&](int64_t id) {  // -1 is "none" in a config.json
-    if (id >= 0 && std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
+    if (id >= 0 && id < vocab_size && std::find(ends.begin(), ends.end(), id) == ends.end())
+      ends.push_back(id);
   };
   add(own.value_or(-1));
   for (const int64_t id : others) add(id);
@@ -231,15 +283,19 @@ void add_ends(GgufMetadata& metadata, std::optional<int64_t> own,
   }
 }
 
-/// The special ids: of the tokenizer, else of the model; the ids of the end of both.
+/// The special ids: of the tokenizer, else of the model; the ids of the end of both. Ids for which
+/// the model has no row are left out.
 void add_special(GgufMetadata& metadata, const SpecialIds& special, const ModelFacts& facts) {
   const auto add = [&](std::string_view role, std::optional<int64_t> id,
                        std::optional<int64_t> other) {
-    const int64_t chosen = id.value_or(other.value_or(-1));  // -1 is "none" in a config.json too
-    if (chosen >= 0) metadata.add_u32(str("tokenizer.ggml.", role, "_token_id"), chosen);
+    const auto has_row = [&](std::optional<int64_t> one) {  // -1 is "none" in a config.json too
+      return one && *one >= 0 && *one < facts.vocab_size;
+    };
+    const std::optional<int64_t> chosen = has_row(id) ? id : other;
+    if (has_row(chosen)) metadata.add_u32(str("tokenizer.ggml.", role, "_token_id"), *chosen);
   };
   add("bos", special.bos, facts.bos_id);
-  add_ends(metadata, special.eos, facts.eos_ids);
+  add_ends(metadata, special.eos, facts.eos_ids, facts.vocab_size);
   add("unknown", special.unk, std::nullopt);
   add("padding", special.pad, facts.pad_id);
 }

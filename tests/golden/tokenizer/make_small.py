@@ -182,18 +182,21 @@ def llama2():
 
 
 def gemma():
-    """As in Gemma's files: no space is put in front, and runs of new lines and of spaces are tokens of their own."""
+    """As in Gemma's files: no space is put in front, and runs of new lines and of spaces are tokens of their own, which
+    the first merges make."""
     specials = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
-    runs = ["\n\n", "\n\n\n", SPACE * 2, SPACE * 3, "<table>"]
+    runs = ["\n\n", "\n\n\n", SPACE * 2, SPACE * 3, SPACE * 4]
+    words = ["<table>"]
     spaces = normalizers.Replace(" ", SPACE)
     trained = Tokenizer(models.BPE())
     trained.normalizer = spaces
     trained.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="never")
-    everything = specials + runs + [f"<0x{byte:02X}>" for byte in range(256)]
+    everything = specials + runs + words + [f"<0x{byte:02X}>" for byte in range(256)]
     trainer = trainers.BpeTrainer(vocab_size=ENTRIES, special_tokens=everything, show_progress=False)
     trained.train_from_iterator(training_text(), trainer)
     model = json.loads(trained.to_str())["model"]
-    merges = [tuple(pair) for pair in model["merges"]]
+    merges = [(run[:i], run[i:]) for run in runs for i in range(1, len(run))]
+    merges += [tuple(pair) for pair in model["merges"] if tuple(pair) not in merges]
     tokenizer = Tokenizer(
         models.BPE(vocab=model["vocab"], merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
     )
@@ -201,7 +204,7 @@ def gemma():
     tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
     tokenizer.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
     tokenizer.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in specials])
-    tokenizer.add_tokens([AddedToken(text, normalized=False, special=False) for text in runs])
+    tokenizer.add_tokens([AddedToken(text, normalized=False, special=False) for text in runs + words])
     tokenizer.post_processor = with_template(tokenizer, "<bos>")
     return tokenizer
 
@@ -255,6 +258,7 @@ def families():
         "mistral-nemo": (None, byte_level_split(camel_words(r"\p{N}", "")), of_bytes),
         "phi4-mini": (None, byte_level_split(camel_words(r"\p{N}{1,3}", CONTRACTIONS + "?")), of_bytes),
         "mistral-v0.3": (None, pre_tokenizers.Metaspace(SPACE, "first", split=False), ["llama2"]),
+        "llama-of-transformers-5": (None, pre_tokenizers.Metaspace(SPACE, "always", split=False), ["llama2"]),
     }
 
 
