@@ -322,6 +322,8 @@ TEST_F(SmallOlderFiles, Qwen2Classes_MatchTheReference) {
       EXPECT_EQ(tokenizer->encode(texts[i]), want) << name << ": " << i;
     }
   }
+  write_class("Qwen2Tokenizer", {{"eos_token", nullptr}});
+  EXPECT_EQ(load_tokenizer(folder_.path().string())->special().eos, std::nullopt);
   write_class("Qwen2Tokenizer", {{"add_prefix_space", true}});
   EXPECT_THAT(test::thrown_by([&] { load_tokenizer(folder_.path().string()); }).what(),
               HasSubstr("expected false for Qwen2Tokenizer"));

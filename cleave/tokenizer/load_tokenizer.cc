@@ -131,14 +131,6 @@ SpecialIds ids_of(const PipelineParts& parts, const SpecialNames& names) {
       parts.added);
 }
 
-/// The tokenizer_class of tokenizer_config.json without "Fast"; "" if it names none.
-std::string class_of(const SpecialNames& names) {
-  std::string name = names.config ? names.config->string_or("tokenizer_class", "") : "";
-  constexpr std::string_view kFast = "Fast";
-  if (name.ends_with(kFast)) name.resize(name.size() - kFast.size());
-  return name;
-}
-
 /// Refuses the class of tokenizer_config.json: these files alone do not say what it does.
 [[noreturn]] void refuse_class(const fs::path& folder, const SpecialNames& names,
                                std::string_view files, std::string_view expected) {
@@ -152,7 +144,7 @@ std::string class_of(const SpecialNames& names) {
 
 /// The class of vocab.json and merges.txt: GPT-2's if tokenizer_config.json names none.
 BpeClass bpe_class(const fs::path& folder, const SpecialNames& names) {
-  const std::string wanted = class_of(names);
+  const std::string wanted = names.class_name();
   if (wanted.empty()) return {.name = ""};
   for (const BpeClass& one : kBpeClasses) {
     if (one.name == wanted) return one;
@@ -176,7 +168,7 @@ void add_begin(PipelineParts& parts) {
 SpecialNames with_end_token(SpecialNames names, const BpeClass& kind) {
   if (kind.name.empty()) return names;
   for (const std::string_view role : {std::string_view("eos_token"), kind.end_role}) {
-    names.by_role.emplace(role, "<|endoftext|>");
+    if (!names.is_null(std::string(role))) names.by_role.emplace(role, "<|endoftext|>");
   }
   return names;
 }
@@ -233,7 +225,7 @@ PipelineParts read_vocab_and_merges(const fs::path& folder, const SpecialNames& 
 
 /// vocab.txt, one token per line: BERT's WordPiece.
 PipelineParts read_vocab_txt(const fs::path& folder, const SpecialNames& names) {
-  const std::string wanted = class_of(names);
+  const std::string wanted = names.class_name();
   const auto* const end = std::end(kBertClasses);
   if (!wanted.empty() && std::find(std::begin(kBertClasses), end, wanted) == end) {
     refuse_class(folder, names, "vocab.txt", "BertTokenizer or one that does the same");

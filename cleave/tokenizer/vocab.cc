@@ -78,6 +78,36 @@ std::string content_of(const Json& json) {
   return json.is(Json::Type::kObject) ? json.at("content").as_string() : json.as_string();
 }
 
+/// The defaults of a class; empty for classes without any. Source: transformers 5.19.
+const std::map<std::string_view, std::string_view>& defaults_of(std::string_view class_name) {
+  using Roles = std::map<std::string_view, std::string_view>;
+  static const Roles none;
+  static const Roles llama{{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"unk_token", "<unk>"}};
+  static const Roles gpt2{{"bos_token", "<|endoftext|>"},
+                          {"eos_token", "<|endoftext|>"},
+                          {"unk_token", "<|endoftext|>"}};
+  static const Roles qwen2{{"eos_token", "<|endoftext|>"},
+                           {"pad_token", "<|endoftext|>"},
+                           {"unk_token", "<|endoftext|>"}};
+  static const Roles gemma{{"bos_token", "<bos>"},
+                           {"eos_token", "<eos>"},
+                           {"unk_token", "<unk>"},
+                           {"pad_token", "<pad>"},
+                           {"mask_token", "<mask>"}};
+  static const Roles bert{{"unk_token", "[UNK]"},
+                          {"sep_token", "[SEP]"},
+                          {"pad_token", "[PAD]"},
+                          {"cls_token", "[CLS]"},
+                          {"mask_token", "[MASK]"}};
+  static const std::map<std::string_view, const Roles*> classes{
+      {"LlamaTokenizer", &llama},  {"CodeLlamaTokenizer", &llama}, {"GPT2Tokenizer", &gpt2},
+      {"CodeGenTokenizer", &gpt2}, {"GPTNeoXTokenizer", &gpt2},    {"Qwen2Tokenizer", &qwen2},
+      {"GemmaTokenizer", &gemma},  {"BertTokenizer", &bert},       {"DistilBertTokenizer", &bert},
+      {"ElectraTokenizer", &bert}};
+  const auto found = classes.find(class_name);
+  return found == classes.end() ? none : *found->second;
+}
+
 /// Common names of special tokens, for folders that define none.
 std::vector<std::string> usual_names(const std::string& role) {
   if (role == "bos_token") return {"<s>", "<|begin_of_text|>", "<bos>", "<|endoftext|>"};
@@ -326,10 +356,22 @@ SpecialNames SpecialNames::from_config(const Json& tokenizer_config) {
   return names;
 }
 
+std::string SpecialNames::class_name() const {
+  std::string name = config ? config->string_or("tokenizer_class", "") : "";
+  constexpr std::string_view kFast = "Fast";
+  if (name.ends_with(kFast)) name.resize(name.size() - kFast.size());
+  return name;
+}
+
 SpecialIds SpecialNames::ids(const std::function<std::optional<int64_t>(const std::string&)>& find,
                              const std::vector<AddedToken>& added) const {
+  const auto& defaults = defaults_of(class_name());
   const auto id_of = [&](const std::string& role) -> std::optional<int64_t> {
     if (const auto name = by_role.find(role); name != by_role.end()) return find(name->second);
+    if (is_null(role)) return std::nullopt;
+    if (const auto name = defaults.find(role); name != defaults.end()) {
+      if (const auto id = find(std::string(name->second))) return id;
+    }
     if (!by_role.empty()) return std::nullopt;
     for (const std::string& usual : usual_names(role)) {
       const auto token = std::find_if(added.begin(), added.end(), [&](const AddedToken& candidate) {

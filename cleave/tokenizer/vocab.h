@@ -197,8 +197,12 @@ struct SpecialNames {
     return null_roles.contains(role) && !by_role.contains(role);
   }
 
-  /// Ids of the roles; `find` maps a token to its id. If the files name no special token, the usual
-  /// names are searched among `added`.
+  /// The tokenizer_class of tokenizer_config.json without "Fast"; "" if it names none.
+  [[nodiscard]] std::string class_name() const;
+
+  /// Ids of the roles; `find` maps a token to its id. A role that the files do not mention has the
+  /// token that the class has by default. If the files name no special token, the usual names are
+  /// searched among `added`.
   [[nodiscard]] SpecialIds ids(
       const std::function<std::optional<int64_t>(const std::string&)>& find,
       const std::vector<AddedToken>& added) const;
