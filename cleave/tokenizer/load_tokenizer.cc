@@ -131,14 +131,6 @@ SpecialIds ids_of(const PipelineParts& parts, const SpecialNames& names) {
       parts.added);
 }
 
-/// The tokenizer_class of tokenizer_config.json without "Fast"; "" if it names none.
-std::string class_of(const SpecialNames& names) {
-  std::string name = names.config ? names.config->string_or("tokenizer_class", "") : "";
-  constexpr std::string_view kFast = "Fast";
-  if (name.ends_with(kFast)) name.resize(name.size() - kFast.size());
-  return name;
-}
-
 /// Refuses the class of tokenizer_config.json: these files alone do not say what it does.
 [[noreturn]] void refuse_class(const fs::path& folder, const SpecialNames& names,
                                std::string_view files, std::string_view expected) {
@@ -152,7 +144,7 @@ std::string class_of(const SpecialNames& names) {
 
 /// The class of vocab.json and merges.txt: GPT-2's if tokenizer_config.json names none.
 BpeClass bpe_class(const fs::path& folder, const SpecialNames& names) {
-  const std::string wanted = class_of(names);
+  const std::string wanted = names.class_name();
   if (wanted.empty()) return {.name = ""};
   for (const BpeClass& one : kBpeClasses) {
     if (one.name == wanted) return one;
@@ -176,24 +168,9 @@ void add_begin(PipelineParts& parts) {
 SpecialNames with_end_token(SpecialNames names, const BpeClass& kind) {
   if (kind.name.empty()) return names;
   for (const std::string_view role : {std::string_view("eos_token"), kind.end_role}) {
-    names.by_role.emplace(role, "<|endoftext|>");
+    if (!names.is_null(std::string(role))) names.by_role.emplace(role, "<|endoftext|>");
   }
   return names;
-}
-
-/// Gives special tokens that have no id the next ones, as transformers does.
-void add_missing_tokens(PipelineParts& parts, const SpecialNames& names) {
-  const Vocab& vocab = parts.model->vocab();
-  for (const char* role : {"bos_token", "eos_token", "unk_token", "pad_token"}) {
-    const auto name = names.by_role.find(role);
-    if (name == names.by_role.end() || vocab.find(name->second)) continue;
-    const bool is_added =
-        std::any_of(parts.added.begin(), parts.added.end(),
-                    [&](const AddedToken& token) { return token.content == name->second; });
-    if (is_added) continue;
-    const int64_t next = vocab_size_of(vocab, parts.added);
-    parts.added.push_back({.id = next, .content = name->second, .special = true});
-  }
 }
 
 /// The steps of the class before the model.
@@ -237,7 +214,7 @@ PipelineParts read_vocab_and_merges(const fs::path& folder, const SpecialNames& 
   parts.kind = "byte-level BPE";
   parts.model = std::move(bpe);
   parts.added = names.added_tokens(folder, parts.model->vocab());
-  if (!kind.name.empty()) add_missing_tokens(parts, names);
+  if (!kind.name.empty()) names.add_missing(parts.model->vocab(), parts.added);
   add_word_steps(parts, kind, names);
   parts.decoder = make_byte_decoder();
   parts.special = ids_of(parts, names);
@@ -248,7 +225,7 @@ PipelineParts read_vocab_and_merges(const fs::path& folder, const SpecialNames& 
 
 /// vocab.txt, one token per line: BERT's WordPiece.
 PipelineParts read_vocab_txt(const fs::path& folder, const SpecialNames& names) {
-  const std::string wanted = class_of(names);
+  const std::string wanted = names.class_name();
   const auto* const end = std::end(kBertClasses);
   if (!wanted.empty() && std::find(std::begin(kBertClasses), end, wanted) == end) {
     refuse_class(folder, names, "vocab.txt", "BertTokenizer or one that does the same");
@@ -345,14 +322,14 @@ void* load_sentence_piece_library() {
   return library;
 }
 
-std::unique_ptr<Tokenizer> make_sentence_piece(std::string_view bytes, const std::string& path,
-                                               const SpecialNames& names) {
+std::unique_ptr<Tokenizer> make_sentence_piece(std::string_view bytes, const fs::path& path,
+                                               const SpecialNames& names, uint64_t fingerprint) {
   static void* const library = load_sentence_piece_library();
   const auto make =
       reinterpret_cast<decltype(&cleave_sentence_piece)>(dlsym(library, "cleave_sentence_piece"));
   if (make == nullptr) CLEAVE_BUG("libcleave_sentencepiece.so has no cleave_sentence_piece");
   std::unique_ptr<Tokenizer> tokenizer;
-  make(bytes, path, names, &tokenizer);
+  make(bytes, path, names, fingerprint, &tokenizer);
   return tokenizer;
 }
 
@@ -434,7 +411,9 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& folder) {
   } else if (has_file(folder, "tokenizer.model")) {
     const fs::path path = fs::path(folder) / "tokenizer.model";
     const std::string bytes = read_file(path, kMaxFileBytes);
-    if (!is_rank_file(bytes)) return make_sentence_piece(bytes, path.string(), names);
+    if (!is_rank_file(bytes)) {
+      return make_sentence_piece(bytes, path, names, fingerprint_of(folder));
+    }
     parts = read_ranks(folder, names);
   } else if (has_file(folder, "vocab.json")) {
     parts = read_vocab_and_merges(folder, names);

@@ -226,12 +226,6 @@ SequenceTemplate read_post_processor(const Json& json, int64_t vocab_size) {
 
 }  // namespace
 
-int64_t vocab_size_of(const Vocab& vocab, const std::vector<AddedToken>& added) {
-  int64_t size = vocab.end_id();
-  for (const AddedToken& token : added) size = std::max(size, token.id + 1);
-  return size;
-}
-
 std::unique_ptr<Tokenizer> make_pipeline(PipelineParts parts) {
   return std::make_unique<Pipeline>(std::move(parts));
 }

@@ -25,9 +25,6 @@ struct PipelineParts {
   uint64_t fingerprint = 0;
 };
 
-/// Largest id + 1 of a model's vocabulary and the added tokens.
-int64_t vocab_size_of(const Vocab& vocab, const std::vector<AddedToken>& added);
-
 /// The tokenizer that applies the parts in order: added tokens, normalizer, pre-tokenizer, model.
 std::unique_ptr<Tokenizer> make_pipeline(PipelineParts parts);
 

@@ -12,7 +12,9 @@
 namespace cleave::inline tokenizer {
 namespace {
 
-constexpr uint32_t kMaxSteps = 2'000'000;  // per match
+// Per match. A run of blanks needs a few steps per byte: \s+(?!\S) takes the last one back.
+constexpr uint64_t kMaxSteps = 2'000'000;
+constexpr uint64_t kMaxStepsPerByte = 16;
 
 struct FreeMatch {
   void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
@@ -161,7 +163,9 @@ void Regex::Compiled::for_each_in_valid(std::string_view text, size_t base,
   const std::unique_ptr<pcre2_match_context, FreeContext> context(
       pcre2_match_context_create(nullptr));
   CLEAVE_CHECK(match && context, Code::kMemory, "not enough memory to match a regular expression");
-  pcre2_set_match_limit(context.get(), kMaxSteps);
+  const uint64_t max_steps = kMaxSteps + kMaxStepsPerByte * text.size();
+  pcre2_set_match_limit(context.get(),
+                        static_cast<uint32_t>(std::min<uint64_t>(max_steps, UINT32_MAX)));
   size_t at = 0;
   while (at < text.size()) {
     const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());

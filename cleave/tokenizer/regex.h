@@ -19,7 +19,8 @@ class Regex {
   static Regex from_json(const Json& pattern);
 
   /// Calls `found(begin, end)` for all matches in order, except empty ones. Malformed UTF-8 matches
-  /// nothing. Matching stops at a match that needs too many steps, so that no text takes long.
+  /// nothing. Matching stops at a match that needs far more steps than the text has bytes, so that
+  /// no text takes long.
   void for_each(std::string_view text, const std::function<void(size_t, size_t)>& found) const;
 
   /// The text with every match replaced by `content`.

@@ -150,6 +150,17 @@ std::vector<std::string> matches(const char* pattern, const std::string& text) {
   return out;
 }
 
+// Llama 3's alternatives for white space, after which the words must still be found.
+TEST(Regex, LongRunOfBlanks_IsMatchedLikeAShortOne) {
+  const char* pattern = R"(\p{L}+|\p{N}{1,3}|\s*[\r\n]+|\s+(?!\S)|\s+)";
+  for (const size_t length : {size_t{3}, size_t{3'000'000}}) {
+    const std::string blanks(length, ' ');
+    EXPECT_EQ(matches(pattern, "a" + blanks + "b 12345"),
+              (std::vector<std::string>{"a", blanks.substr(1), " ", "b", " ", "123", "45"}))
+        << length;
+  }
+}
+
 TEST(Regex, Classes_FollowUnicode) {
   EXPECT_THAT(matches(R"(\s)", "a\xC2\xA0 \xE1\xA0\x8E"), ElementsAre("\xC2\xA0", " "));
   EXPECT_THAT(matches(R"([^\s]+)", "ab c"), ElementsAre("ab", "c"));

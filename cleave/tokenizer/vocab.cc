@@ -69,18 +69,43 @@ std::optional<Place> place_of(const AddedToken& token, std::string_view text, co
 
 namespace fs = std::filesystem;
 
-constexpr std::array<const char*, 7> kRoles{"bos_token", "eos_token", "pad_token", "unk_token",
-                                            "cls_token", "sep_token", "mask_token"};
+/// In the order in which transformers gives new ids.
+constexpr std::array<const char*, 7> kRoles{"bos_token", "eos_token", "unk_token", "sep_token",
+                                            "pad_token", "cls_token", "mask_token"};
 
 /// "<s>" or {"content": "<s>", ...}.
 std::string content_of(const Json& json) {
   return json.is(Json::Type::kObject) ? json.at("content").as_string() : json.as_string();
 }
 
-void take_roles(const Json& json, std::map<std::string, std::string>& by_role) {
-  for (const char* role : kRoles) {
-    if (json.has(role)) by_role[role] = content_of(json.at(role));
-  }
+/// The defaults of a class; empty for classes without any. Source: transformers 5.19.
+const std::map<std::string_view, std::string_view>& defaults_of(std::string_view class_name) {
+  using Roles = std::map<std::string_view, std::string_view>;
+  static const Roles none;
+  static const Roles llama{{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"unk_token", "<unk>"}};
+  static const Roles gpt2{{"bos_token", "<|endoftext|>"},
+                          {"eos_token", "<|endoftext|>"},
+                          {"unk_token", "<|endoftext|>"}};
+  static const Roles qwen2{{"eos_token", "<|endoftext|>"},
+                           {"pad_token", "<|endoftext|>"},
+                           {"unk_token", "<|endoftext|>"}};
+  static const Roles gemma{{"bos_token", "<bos>"},
+                           {"eos_token", "<eos>"},
+                           {"unk_token", "<unk>"},
+                           {"pad_token", "<pad>"},
+                           {"mask_token", "<mask>"}};
+  static const Roles bert{{"unk_token", "[UNK]"},
+                          {"sep_token", "[SEP]"},
+                          {"pad_token", "[PAD]"},
+                          {"cls_token", "[CLS]"},
+                          {"mask_token", "[MASK]"}};
+  static const std::map<std::string_view, const Roles*> classes{
+      {"LlamaTokenizer", &llama},  {"CodeLlamaTokenizer", &llama}, {"GPT2Tokenizer", &gpt2},
+      {"CodeGenTokenizer", &gpt2}, {"GPTNeoXTokenizer", &gpt2},    {"Qwen2Tokenizer", &qwen2},
+      {"GemmaTokenizer", &gemma},  {"BertTokenizer", &bert},       {"DistilBertTokenizer", &bert},
+      {"ElectraTokenizer", &bert}};
+  const auto found = classes.find(class_name);
+  return found == classes.end() ? none : *found->second;
 }
 
 /// Common names of special tokens, for folders that define none.
@@ -286,28 +311,67 @@ std::optional<int64_t> AddedTokens::find(std::string_view content) const {
   return tokens_[found->second].id;
 }
 
+void SpecialNames::take(const Json& json) {
+  for (const char* role : kRoles) {
+    if (json.has(role)) by_role[role] = content_of(json.at(role));
+  }
+  for (size_t i = 0; i < json.size(); ++i) {
+    if (json.at(i).is(Json::Type::kNull)) null_roles.insert(json.key(i));
+  }
+  for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
+    if (!json.has(key)) continue;
+    const Json list = json.at(key);  // or an object of tokens by names of their own
+    const bool is_list = list.is(Json::Type::kArray) || list.is(Json::Type::kObject);
+    for (size_t i = 0; is_list && i < list.size(); ++i) {
+      const Json one = list.at(i);
+      const bool is_token =
+          one.is(Json::Type::kString) || (one.is(Json::Type::kObject) && one.has("content"));
+      if (is_token) additional.push_back(content_of(one));
+    }
+  }
+}
+
+bool SpecialNames::has_special(const std::string& content) const {
+  return std::any_of(by_role.begin(), by_role.end(),
+                     [&](const auto& role) { return role.second == content; }) ||
+         std::find(additional.begin(), additional.end(), content) != additional.end();
+}
+
 SpecialNames SpecialNames::read(const fs::path& folder) {
   SpecialNames names;
   const fs::path map = folder / "special_tokens_map.json";
-  if (fs::exists(map)) take_roles(Json::parse_file(map.string()), names.by_role);
+  if (fs::exists(map)) names.take(Json::parse_file(map.string()));
   const fs::path config = folder / "tokenizer_config.json";
   if (fs::exists(config)) {
     names.config = Json::parse_file(config.string());
-    take_roles(*names.config, names.by_role);
+    names.take(*names.config);
   }
   return names;
 }
 
 SpecialNames SpecialNames::from_config(const Json& tokenizer_config) {
-  SpecialNames names{.by_role = {}, .config = tokenizer_config};
-  take_roles(tokenizer_config, names.by_role);
+  SpecialNames names;
+  names.config = tokenizer_config;
+  names.take(tokenizer_config);
   return names;
+}
+
+std::string SpecialNames::class_name() const {
+  std::string name = config ? config->string_or("tokenizer_class", "") : "";
+  constexpr std::string_view kFast = "Fast";
+  if (name.ends_with(kFast)) name.resize(name.size() - kFast.size());
+  return name;
 }
 
 SpecialIds SpecialNames::ids(const std::function<std::optional<int64_t>(const std::string&)>& find,
                              const std::vector<AddedToken>& added) const {
+  const auto& defaults = defaults_of(class_name());
   const auto id_of = [&](const std::string& role) -> std::optional<int64_t> {
     if (const auto name = by_role.find(role); name != by_role.end()) return find(name->second);
+    if (is_null(role)) return std::nullopt;
+    if (const auto name = defaults.find(role); name != defaults.end()) {
+      if (const auto id = find(std::string(name->second))) return id;
+    }
     if (!by_role.empty()) return std::nullopt;
     for (const std::string& usual : usual_names(role)) {
       const auto token = std::find_if(added.begin(), added.end(), [&](const AddedToken& candidate) {
@@ -332,11 +396,13 @@ std::vector<AddedToken> SpecialNames::added_tokens(const fs::path& folder,
   std::set<int64_t> ids;
   std::set<std::string> contents;
   const auto add = [&](AddedToken token) {
+    token.id = vocab.find(token.content).value_or(token.id);
     const std::optional<std::string_view> known = vocab.token(token.id);
     if (known && *known != token.content) return;
     if (ids.contains(token.id) || contents.contains(token.content)) return;
     ids.insert(token.id);
     contents.insert(token.content);
+    token.special = token.special || has_special(token.content);
     tokens.push_back(std::move(token));
   };
   if (config && config->has("added_tokens_decoder")) {
@@ -350,11 +416,33 @@ std::vector<AddedToken> SpecialNames::added_tokens(const fs::path& folder,
       add({.id = entries.at(i).as_int(0, kMaxTokenId), .content = entries.key(i)});
     }
   }
-  for (const auto& [role, content] : by_role) {
+  const auto add_known = [&](const std::string& content) {
     const std::optional<int64_t> id = vocab.find(content);
     if (id) add({.id = *id, .content = content, .special = true});
-  }
+  };
+  for (const auto& [role, content] : by_role) add_known(content);
+  for (const std::string& content : additional) add_known(content);
   return tokens;
+}
+
+void SpecialNames::add_missing(const Vocab& vocab, std::vector<AddedToken>& added) const {
+  const auto add = [&](const std::string& content) {
+    const bool is_added = std::any_of(added.begin(), added.end(), [&](const AddedToken& token) {
+      return token.content == content;
+    });
+    if (content.empty() || is_added || vocab.find(content)) return;
+    added.push_back({.id = vocab_size_of(vocab, added), .content = content, .special = true});
+  };
+  for (const char* role : kRoles) {
+    if (const auto name = by_role.find(role); name != by_role.end()) add(name->second);
+  }
+  for (const std::string& content : additional) add(content);
+}
+
+int64_t vocab_size_of(const Vocab& vocab, const std::vector<AddedToken>& added) {
+  int64_t size = vocab.end_id();
+  for (const AddedToken& token : added) size = std::max(size, token.id + 1);
+  return size;
 }
 
 }  // namespace cleave::inline tokenizer

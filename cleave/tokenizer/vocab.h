@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -182,15 +183,26 @@ class AddedTokens {
 /// The special tokens of a folder, from tokenizer_config.json and special_tokens_map.json.
 struct SpecialNames {
   std::map<std::string, std::string> by_role;  ///< "bos_token" -> "<s>"
-  std::optional<Json> config;                  ///< tokenizer_config.json
+  std::vector<std::string> additional{};       ///< special tokens without a role
+  std::set<std::string> null_roles{};          ///< those that the files set to null
+  std::optional<Json> config{};                ///< tokenizer_config.json
 
   /// Reads both files, if they exist. Throws Error(kFormat) for members of a wrong type.
   static SpecialNames read(const std::filesystem::path& folder);
   /// The special tokens of a tokenizer_config.json. Throws as read() does.
   static SpecialNames from_config(const Json& tokenizer_config);
 
-  /// Ids of the roles; `find` maps a token to its id. If the files name no special token, the usual
-  /// names are searched among `added`.
+  /// Whether the files say that no token has this role.
+  [[nodiscard]] bool is_null(const std::string& role) const {
+    return null_roles.contains(role) && !by_role.contains(role);
+  }
+
+  /// The tokenizer_class of tokenizer_config.json without "Fast"; "" if it names none.
+  [[nodiscard]] std::string class_name() const;
+
+  /// Ids of the roles; `find` maps a token to its id. A role that the files do not mention has the
+  /// token that the class has by default. If the files name no special token, the usual names are
+  /// searched among `added`.
   [[nodiscard]] SpecialIds ids(
       const std::function<std::optional<int64_t>(const std::string&)>& find,
       const std::vector<AddedToken>& added) const;
@@ -199,6 +211,16 @@ struct SpecialNames {
   /// tokenizer_config.json, added_tokens.json, and the special tokens that `vocab` contains.
   [[nodiscard]] std::vector<AddedToken> added_tokens(const std::filesystem::path& folder,
                                                      const Vocab& vocab) const;
+  /// Gives special tokens that are neither in `vocab` nor in `added` the next ids, as transformers
+  /// does.
+  void add_missing(const Vocab& vocab, std::vector<AddedToken>& added) const;
+
+ private:
+  void take(const Json& json);
+  [[nodiscard]] bool has_special(const std::string& content) const;
 };
+
+/// Largest id + 1 of a model's vocabulary and the added tokens.
+int64_t vocab_size_of(const Vocab& vocab, const std::vector<AddedToken>& added);
 
 }  // namespace cleave::inline tokenizer
