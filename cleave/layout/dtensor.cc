@@ -11,6 +11,14 @@
 #include "cleave/torch_internals/node.h"
 
 namespace cleave::inline layout {
+namespace {
+
+/// Changes when `t` is changed in place; 0 in inference mode, which does not count.
+int64_t version_of(const Tensor& t) {
+  return t.is_inference() ? 0 : t._version();
+}
+
+}  // namespace
 
 const std::string* maker_name(const std::string& name) {
   static std::mutex mutex;
@@ -78,8 +86,10 @@ DTensor DTensor::redistribute(Placement to) const {
     to = Shard{to.dim(), Split::balanced(size(to.dim()), axis_.size())};
   }
   const bool grad = at::GradMode::is_enabled();
-  if (!memo_.local.defined() || !memo_.placement.matches(to) || memo_.grad != grad) {
-    memo_ = {.local = convert(to), .placement = to, .grad = grad};
+  const int64_t version = version_of(local());
+  if (!memo_.local.defined() || !memo_.placement.matches(to) || memo_.grad != grad ||
+      memo_.version != version) {
+    memo_ = {.local = convert(to), .placement = to, .grad = grad, .version = version};
   }
   return {memo_.local, axis_, to, maker_};
 }
@@ -200,15 +210,6 @@ DTensor map(const std::function<Tensor(const Tensor&)>& f, const DTensor& a) {
                "): the result would not be that of the sum; redistribute to Replicate first");
   return a.with(f(a.local()));
 }
-
-namespace {
-
-/// Changes when `t` is changed in place; 0 in inference mode, which does not count.
-int64_t version_of(const Tensor& t) {
-  return t.is_inference() ? 0 : t._version();
-}
-
-}  // namespace
 
 DTensor operator+(const DTensor& a, const DTensor& b) {
   check_same_placement("add", a, b);

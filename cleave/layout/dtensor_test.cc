@@ -252,6 +252,17 @@ TEST(DTensor, SameConversionAgain_SharesOneCollectiveBothWays) {
   });
 }
 
+// Oracle: each of the ranks adds 1 to its part of the sum.
+TEST(DTensor, ValueChangedInPlace_IsConvertedAgain) {
+  on_ranks(2, [](const Axis& axis) {
+    const Tensor part = test::whole_numbers({2, 3}, 5);
+    const DTensor x(part, axis, Partial{});
+    const Tensor first = x.redistribute(Replicate{}).local().clone();
+    part.add_(1);
+    EXPECT_TRUE(at::equal(x.redistribute(Replicate{}).local(), first + 2));
+  });
+}
+
 TEST(DTensor, RefusedChanges_NameTheMaker) {
   on_ranks(2, [](const Axis& axis) {
     const std::string* maker = maker_name("model.some_proj");

@@ -48,8 +48,7 @@ struct Context {
   std::shared_ptr<BalanceLoss> balance{};
   /// The loss that the head computes itself if its logits are large; null: it never does.
   std::shared_ptr<const HeadLoss> head_loss{};
-  NamedValues values{};      ///< further inputs, and named outputs of earlier layers
-  int64_t valid_tokens = 0;  ///< labels in the step's global batch; 0: count this call's
+  NamedValues values{};  ///< further inputs, and named outputs of earlier layers
 };
 
 }  // namespace cleave::inline nn

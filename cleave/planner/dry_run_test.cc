@@ -68,7 +68,6 @@ std::map<std::string, DryCalls> measured(World& world, const Json& config,
   std::vector<MicroBatch> inputs;
   Context context;
   context.training = true;
-  context.valid_tokens = kStep.tokens();
   const std::vector<int64_t> shape{kStep.micro_batch_size, kStep.seq_len};
   for (int64_t rows = 0; rows < kStep.batch_size / layout.dp; rows += kStep.micro_batch_size) {
     inputs.push_back(

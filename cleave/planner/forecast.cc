@@ -82,7 +82,6 @@ Context context_of(const ParallelConfig& layout, const StepShape& step) {
   Context context;
   context.training = true;
   context.recompute_attention = layout.recompute == RecomputeKind::kSelective;
-  context.valid_tokens = step.tokens();
   return context;
 }
 

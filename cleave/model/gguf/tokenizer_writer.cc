@@ -131,8 +131,8 @@ class TokenizerWriter {
   [[nodiscard]] std::string spelling(int64_t id, const std::string& token) const {
     const Tokenizer& tokenizer = *from_.tokenizer;
     std::string spaced;
-    size_t last = 0;
-    for (size_t at; (at = token.find(kSpaceMark, last)) != std::string::npos;) {
+    size_t last = 0, at = 0;
+    while ((at = token.find(kSpaceMark, last)) != std::string::npos) {
       spaced += str(std::string_view(token).substr(last, at - last), ' ');
       last = at + kSpaceMark.size();
     }
