@@ -191,7 +191,11 @@ int64_t NxDPPModel::count_of(int64_t rows, bool training) const {
   // ZeRO-1 shards the leaves too, but its weights are whole between calls.
   const Parameters& all = pipeline_->parameters();
   const auto is_gathered = [](const auto& p) { return p->is_flat() && !p->is_readable(); };
-  if (std::none_of(all.begin(), all.end(), is_gathered)) return own;
+  // A stage without parameters asks too: all stages of a pipeline need the same number.
+  const Tensor gathers = at::scalar_tensor(
+      static_cast<int64_t>(std::any_of(all.begin(), all.end(), is_gathered)), at::kLong);
+  if (pp_.all_reduce(gathers, "whether weights are gathered", ReduceOp::kMax).item<int64_t>() == 0)
+    return own;
   // The smallest is the negated maximum.
   const Tensor negated = at::scalar_tensor(-own, at::kLong);
   return -dp_.all_reduce(negated, "number of micro-batches", ReduceOp::kMax).item<int64_t>();

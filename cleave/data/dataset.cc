@@ -70,7 +70,7 @@ void check_id(int64_t id, const DatasetOptions& options, const std::string& plac
   CLEAVE_CHECK(options.vocab_size == 0 || id < options.vocab_size, Code::kFormat, place,
                ": the tokenizer (", options.tokenizer->kind(), ") gives id ", id,
                ", the model's vocabulary has ", options.vocab_size,
-               "; use the tokenizer of the model");
+               "; use the tokenizer of the model, or remove this token from the text");
 }
 
 std::vector<int64_t> labels_of(const Sample& sample) {

@@ -211,9 +211,9 @@ std::shared_ptr<const Tokenizer> Runnable::tokenizer(const std::string& wanted,
     auto given =
         wanted == "bytes" ? byte_tokenizer() : load_model_tokenizer(tokenizer_folder(wanted));
     // The model's own may have more: some have ids of images, which texts do not use.
-    CLEAVE_CHECK(given->vocab_size() <= facts_.vocab_size, Code::kShape, "the tokenizer of ",
-                 "--tokenizer ", wanted, " has ", given->vocab_size(),
-                 " ids, more than the model's vocab_size=", facts_.vocab_size,
+    const bool fits = given->vocab_size() <= facts_.vocab_size || is_tokenizer_of(folder_, *given);
+    CLEAVE_CHECK(fits, Code::kShape, "the tokenizer of ", "--tokenizer ", wanted, " has ",
+                 given->vocab_size(), " ids, more than the model's vocab_size=", facts_.vocab_size,
                  "; give the model's tokenizer, or leave --tokenizer out if its folder has one");
     return given;
   }

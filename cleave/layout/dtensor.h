@@ -52,8 +52,8 @@ class DTensor {
   [[nodiscard]] std::string maker() const;
 
   /// The value in another placement, differentiable; see the table in docs/design/layouts.md. The
-  /// last conversion is cached until the value changes in place, so that q, k and v share one
-  /// gather.
+  /// last conversion is cached until the value changes in place, on all ranks, so that q, k and v
+  /// share one gather.
   /// Throws Error(kShape) for Fanout to Replicate and anything to Partial, naming the maker.
   [[nodiscard]] DTensor redistribute(Placement to) const;
   /// The whole tensor on every rank, differentiable. Throws Error(kShape) for a Fanout that needs a

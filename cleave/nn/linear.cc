@@ -56,11 +56,12 @@ bool are_current(const Tensor& squares, const Parameter& weight) {
          record->version == version_of_weight(weight.leaf());
 }
 
-/// Refuses magnitudes that nobody set: materialize() fills them with ones.
-void check_started(const std::string& path, const Tensor& magnitudes, const Tensor& norms) {
-  if (norms.is_meta() || norms.numel() == 0) return;
+/// Refuses magnitudes that nobody set: materialize() fills them with ones, and b with zeros.
+void check_started(const std::string& path, const Tensor& magnitudes, const Tensor& norms,
+                   const Tensor& b) {
+  if (norms.is_meta() || norms.numel() == 0 || !magnitudes.eq(1).all().item<bool>()) return;
   const bool is_unset =
-      magnitudes.eq(1).all().item<bool>() && norms.sub(1).abs().max().item<double>() > 1e-2;
+      b.eq(0).all().item<bool>() && norms.sub(1).abs().max().item<double>() > 1e-2;
   CLEAVE_CHECK(!is_unset, Code::kUsage, subject(path),
                "the magnitudes of its adapter are all 1, and the norms of the weight's rows are "
                "not; call start_magnitudes(model, type) after the weights are filled, or "
@@ -205,7 +206,7 @@ Tensor Linear::norms_of_sum(const Context& context) const {
   if (is_row_split()) squares = weight_->axis().all_reduce(squares, path() + " magnitudes");
   const Tensor norms = squares.clamp_min(0).sqrt();
   const Tensor divisors = norms.masked_fill(norms.eq(0), 1);  // rows of zeros have the magnitude 0
-  if (is_new) check_started(path(), magnitudes_->use(), divisors);
+  if (is_new) check_started(path(), magnitudes_->use(), divisors, lora_b_->use());
   return divisors;
 }
 

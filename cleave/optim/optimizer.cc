@@ -8,7 +8,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/record_function.h>
 
-#include "cleave/base/suggest.h"
 #include "cleave/kernels/device.h"
 #include "cleave/nn/gradient_state.h"
 #include "cleave/optim/muon.h"
@@ -88,26 +87,6 @@ const std::vector<Optimizer::State>& Optimizer::states() const {
 }
 
 namespace {
-
-/// Refuses settings for names that no parameter has. On a pipeline stage, or a rank with some of
-/// the experts, they may be names of other ranks' parameters.
-void check_names(const OptimizerOptions& options, const std::vector<Optimizer::State>& states) {
-  if (options.own.empty() && options.matrices.empty()) return;
-  std::vector<std::string> names;
-  for (const Optimizer::State& s : states) {
-    const Parameter& p = *s.parameter;
-    if (p.copies() || (p.leaf().defined() && stages_of(p).size() > 1)) return;
-    names.push_back(p.name());
-  }
-  if (names.empty()) return;  // nothing of this rank's stage is trained
-  const std::set<std::string> known(names.begin(), names.end());
-  const auto check = [&](const std::string& name, const char* list) {
-    CLEAVE_CHECK(known.contains(name), Code::kUsage, "OptimizerOptions::", list, " has '", name,
-                 "', which is no parameter of the optimizer", did_you_mean(name, names));
-  };
-  for (const auto& [name, own] : options.own) check(name, "own");
-  for (const std::string& name : options.matrices) check(name, "matrices");
-}
 
 /// Whether a step changes this rank's part: it has some, and the leaf requires grad.
 bool is_stepped(const Optimizer::State& state) {
@@ -200,7 +179,6 @@ void Optimizer::step(double lr, double gradient_scale) {
                  " has no gradient; call backward, then finish_gradients(), which gives zeros to "
                  "parameters that the loss does not use");
   }
-  check_names(options_, states_);
   ++num_steps_;
   for (const auto& [settings, members] : groups_) {
     const auto [lr_factor, weight_decay] = settings;

@@ -24,7 +24,8 @@ struct OptimizerOptions {
     std::optional<double> weight_decay{};  ///< nullopt: as above
   };
   using OwnSettings = std::map<std::string, Own>;
-  OwnSettings own{};  ///< by the parameter's full name; of the whole model
+  /// By the parameter's full name, of the whole model. parallelize() refuses unknown names.
+  OwnSettings own{};
   /// For kMuon, the full names of the parameters [R, C] that Muon updates, of the whole model;
   /// AdamW updates the others. parallelize() takes the matrices of the blocks if it is empty.
   std::set<std::string> matrices{};
@@ -59,9 +60,8 @@ class Optimizer {
   /// saves the pass of clip_gradients). Also updates the bf16 copies of whole leaves that forward
   /// reads. Leaves that do not require grad now stay as they are. If a gradient is missing or
   /// partial (over tp, over pipeline stages, over the ranks of a GradientSync), throws
-  /// Error(kUsage) naming the missing call, and changes nothing. The same for a name in `own` or
-  /// `matrices` that no parameter of the model has. For Muon collective over the axes of its
-  /// matrices.
+  /// Error(kUsage) naming the missing call, and changes nothing. For Muon collective over the axes
+  /// of its matrices.
   virtual void step(double lr, double gradient_scale = 1);
   /// Frees all gradients, also those that a GradientSync has not completed.
   void zero_grad();

@@ -242,28 +242,6 @@ TEST(Optimizer, ModelShardedBetweenTwoSteps_ContinuesWithItsMoments) {
   }
 }
 
-// A misspelt name would leave the parameter with the common settings.
-TEST(Optimizer, SettingsOfAnUnknownParameter_AreRefusedByName) {
-  for (const bool is_matrix : {false, true}) {
-    const auto p = parameter(numbers({3, 4}, 1));
-    p->set_name("up.weight");
-    OptimizerOptions o{.kind = is_matrix ? Kind::kMuon : Kind::kAdamW};
-    if (is_matrix) o.matrices = {"up.weight", "up.wieght"};
-    if (!is_matrix) o.own = {{"up.wieght", {.lr_factor = 0.5}}};
-    Optimizer optimizer({p}, o);
-    p->leaf().mutable_grad() = numbers({3, 4}, 2);
-    const Tensor before = p->leaf().detach().clone();
-    const Error error = test::thrown_by([&] { optimizer.step(0.1); });
-    EXPECT_EQ(error.code(), Code::kUsage);
-    const std::string what = error.what();
-    EXPECT_NE(what.find(str(is_matrix ? "matrices" : "own", " has 'up.wieght'")), std::string::npos)
-        << what;
-    EXPECT_NE(what.find("did you mean 'up.weight'"), std::string::npos) << what;
-    EXPECT_TRUE(at::equal(p->leaf(), before));
-    EXPECT_EQ(optimizer.num_steps(), 0);
-  }
-}
-
 // Oracle: the rule with each parameter's own rate and decay.
 TEST(Optimizer, SettingsOfSingleParameters_ReplaceTheCommonOnes) {
   for (const Kind kind : {Kind::kAdamW, Kind::kAdam, Kind::kSgd}) {

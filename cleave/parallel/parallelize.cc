@@ -28,16 +28,16 @@ OptimizerOptions with_matrices(OptimizerOptions options, const std::vector<Layer
   return options;
 }
 
-/// Refuses settings for names that no trained parameter of the model has.
+/// Refuses settings for names that no parameter of the model has.
 void check_names(const OptimizerOptions& options, Layer& model) {
   std::vector<std::string> names;
-  for (const auto& p : trained_of(model.parameters())) names.push_back(p->name());
+  for (const auto& p : model.parameters()) names.push_back(p->name());
   const std::set<std::string> known(names.begin(), names.end());
   std::set<std::string> given = options.matrices;
   for (const auto& [name, own] : options.own) given.insert(name);
   for (const std::string& name : given) {
     CLEAVE_CHECK(known.contains(name), Code::kUsage, "the optimizer's options have '", name,
-                 "', which is no trained parameter of the model", did_you_mean(name, names));
+                 "', which is no parameter of the model", did_you_mean(name, names));
   }
 }
 

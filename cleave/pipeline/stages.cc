@@ -48,8 +48,14 @@ size_t index_of(const std::vector<Layer*>& sequence, const std::string& name) {
                                 did_you_mean(name, known)));
 }
 
-/// Whether layers of one type, at these places, are blocks beside those of the most frequent type.
-bool are_further_blocks(const std::vector<Layer*>& sequence, const std::vector<size_t>& places) {
+/// Whether layers of one type, at these places, are blocks beside those of the most frequent type,
+/// the last of which is at `last`: layers before it, or neighbours that do not end the sequence, as
+/// several heads do.
+bool are_further_blocks(const std::vector<Layer*>& sequence, const std::vector<size_t>& places,
+                        size_t last) {
+  const size_t front = places.front(), back = places.back();
+  const bool are_neighbours = back - front + 1 == places.size() && back + 1 < sequence.size();
+  if (back > last && !are_neighbours) return false;
   Layer& first = *sequence[places.front()];
   bool has_table = false;
   first.walk([&](const Layer& below) {
@@ -86,7 +92,7 @@ std::vector<size_t> blocks_of(const std::vector<Layer*>& sequence) {
   std::vector<size_t> blocks = best;
   for (const auto& entry : places) {
     const std::vector<size_t>& found = entry.second;
-    if (found == best || !are_further_blocks(sequence, found)) continue;
+    if (found == best || !are_further_blocks(sequence, found, best.back())) continue;
     blocks.insert(blocks.end(), found.begin(), found.end());
   }
   std::sort(blocks.begin(), blocks.end());

@@ -44,14 +44,16 @@ void check_targets(const Dataset& data, Task task) {
       "token predicts; evaluation needs at least one");
 }
 
-/// The tokenizer of the model's own folder may have more ids, such as Gemma 3's id of images: the
-/// data are checked.
+/// The model's own tokenizer may have more ids, such as Gemma 3's id of images: the data are
+/// checked.
 void check_vocabulary(const TrainSetup& setup, const ModelFacts& facts) {
-  const bool is_own = setup.folder && setup.tokenizer_folder == tokenizer_source(*setup.folder);
-  const int64_t tokens = setup.tokenizer && !is_own ? setup.tokenizer->vocab_size() : 0;
-  CLEAVE_CHECK(tokens <= facts.vocab_size, Code::kShape, "the tokenizer has ", tokens,
+  const Tokenizer* tokenizer = setup.tokenizer.get();
+  if (tokenizer == nullptr || tokenizer->vocab_size() <= facts.vocab_size) return;
+  CLEAVE_CHECK(setup.folder && is_tokenizer_of(*setup.folder, *tokenizer), Code::kShape,
+               "the tokenizer has ", tokenizer->vocab_size(),
                " ids, more than the model's vocab_size=", facts.vocab_size,
-               "; give the model's tokenizer with --tokenizer");
+               "; give the model's tokenizer with --tokenizer, or leave out --tokenizer if the "
+               "model's folder has one");
 }
 
 }  // namespace

@@ -103,18 +103,14 @@ PassResult RankModel::train_pass(std::span<const Batch> batches, uint64_t seed, 
   const std::vector<Batch> micro_batches = moved(batches);
   std::vector<Tensor> targets;
   targets.reserve(batches.size());
-  Tensor counts = at::zeros({2}, at::kLong);  // terms of the loss, tokens with a target
-  for (const Batch& batch : batches) {
-    const Tensor wanted = targets_of(batch, task_);
-    counts += at::stack({num_terms(wanted, task_), wanted.ne(-100).sum()});
-  }
+  Tensor count = at::zeros({}, at::kLong);
+  for (const Batch& batch : batches) count += num_terms(targets_of(batch, task_), task_);
   for (const Batch& batch : micro_batches) targets.push_back(targets_of(batch, task_));
   PassResult result;
-  counts = parallelized_.axes.dp.all_reduce(counts, "number of labels");
-  result.num_labels = counts[0].item<int64_t>();
+  count = parallelized_.axes.dp.all_reduce(count, "number of labels");
+  result.num_labels = count.item<int64_t>();
   if (result.num_labels == 0) return result;  // on all ranks
-  Context shared = context_of_step(seed, step);
-  shared.valid_tokens = counts[1].item<int64_t>();
+  const Context shared = context_of_step(seed, step);
   const double scale = loss_scale / static_cast<double>(result.num_labels);
   std::vector<MicroBatch> inputs = inputs_of(micro_batches, shared);
   add_balance(inputs, batches, scale);

@@ -96,7 +96,13 @@ TEST_F(Setup, TokenizerOfTheModelsFolder_MayHaveMoreIds) {
   auto tokenizer = nlohmann::json::parse(read_file(source + "/tokenizer.json"));
   tokenizer["added_tokens"].push_back({{"id", size}, {"content", "<image>"}, {"special", true}});
   std::ofstream(folder_ / "own/tokenizer.json") << tokenizer;
-  EXPECT_GT(make_setup(options("own", "text.txt"), 0).data->size(), 0);
+  TrainOptions named = options("own", "text.txt");
+  EXPECT_GT(make_setup(named, 0).data->size(), 0);
+  // Also if the flag names it, and of another folder with the same files, as a checkpoint is.
+  std::filesystem::create_directories(folder_ / "copy");
+  std::ofstream(folder_ / "copy/tokenizer.json") << tokenizer;
+  named.tokenizer = folder_ / "copy";
+  EXPECT_GT(make_setup(named, 0).data->size(), 0);
   TrainOptions given = options("bare", "text.txt");
   given.tokenizer = folder_ / "own";
   const Error error = thrown_by([&] { make_setup(given, 0); });

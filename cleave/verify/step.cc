@@ -48,7 +48,6 @@ Context context_of(const StepInput& input, uint64_t seed) {
   Context context;
   context.training = input.training;
   context.seed = seed;
-  if (input.labels.defined()) context.valid_tokens = input.labels.ne(-100).sum().item<int64_t>();
   return context;
 }
 
@@ -65,8 +64,8 @@ std::vector<Quantity> run_step(Model& model, const ParallelAxes& axes, const Ste
   context.first_sample = rows.begin;
   const DTensor logits =
       model(DTensor(input.ids.narrow(0, rows.begin, count), tp, Replicate{}), context);
-  const DTensor loss =
-      loss_of(settings, logits, input.labels.narrow(0, rows.begin, count), context.valid_tokens);
+  const DTensor loss = loss_of(settings, logits, input.labels.narrow(0, rows.begin, count),
+                               input.labels.ne(-100).sum().item<int64_t>());
   const double scale = settings.dtype == at::kHalf ? kHalfLossScale : 1;
   (loss.local() * scale).backward();
   GradientSync(held, dp, {.precision = std::nullopt}).complete();

@@ -111,7 +111,6 @@ struct TinyBatch {
       context.seed = 3;
       context.step = 4;
       context.first_sample = begin;
-      context.valid_tokens = labels.numel();
       out.push_back(
           {.input = DTensor(ids.narrow(0, begin, r), tp, Replicate{}), .context = context});
       begin += r;

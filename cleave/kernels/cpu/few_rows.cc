@@ -27,7 +27,8 @@ int64_t rows_of(const Tensor& x) {
 
 /// Columns [begin, end) of y, of any number of packed rows.
 void multiply_in_passes(const FewRowsJob& job, int64_t begin, int64_t end) {
-  const int64_t width = std::max<int64_t>(1, kPassBytes / (2 * job.in));
+  if (job.rows <= kMaxFewRows) return few_rows_range(job, begin, end);
+  const int64_t width = std::max<int64_t>(2, kPassBytes / (4 * job.in) * 2);
   for (int64_t column = begin; column < end; column += width) {
     for (int64_t row = 0; row < job.rows; row += kMaxFewRows) {
       few_rows_range({.rows = std::min(kMaxFewRows, job.rows - row),

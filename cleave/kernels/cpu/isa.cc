@@ -1,5 +1,6 @@
 #include "cleave/kernels/cpu/isa.h"
 
+#include <cstdio>
 #include <cstdlib>
 #include <string_view>
 
@@ -39,6 +40,11 @@ uint32_t read_isa() {
   if (most == "AVX2") {
     hwy::DisableTargets(HWY_AVX2 - 1);  // newer ones have lower bits
     return bits;
+  }
+  if (!most.empty() && most != "AVX512_CORE_VNNI") {
+    // A library that is being loaded cannot throw.
+    std::fputs("CLEAVE_MAX_CPU_ISA: expected AVX2 or AVX512_CORE_VNNI\n", stderr);
+    std::abort();
   }
   if (__builtin_cpu_supports("avx512f") == 0 || __builtin_cpu_supports("avx512bw") == 0 ||
       __builtin_cpu_supports("avx512dq") == 0 || __builtin_cpu_supports("avx512vl") == 0) {

@@ -15,9 +15,9 @@ enum class Isa : uint8_t {
 
 /// Whether this CPU has them; false on CPUs other than x86-64.
 ///
-/// CLEAVE_MAX_CPU_ISA=AVX2 or AVX512_CORE_VNNI in the environment hides what is newer, from Highway
-/// too, so that tests on a newer CPU run what an older one runs. oneDNN has ONEDNN_MAX_CPU_ISA with
-/// the same values, and libtorch ATEN_CPU_CAPABILITY=avx2.
+/// CLEAVE_MAX_CPU_ISA=AVX2 or AVX512_CORE_VNNI in the environment hides what is newer, so that
+/// tests on a newer CPU run what an older one runs; AVX2 also from Highway. Another value ends the
+/// process. oneDNN has ONEDNN_MAX_CPU_ISA with the same values, libtorch ATEN_CPU_CAPABILITY=avx2.
 bool has_isa(Isa isa);
 
 }  // namespace cleave::inline kernels

@@ -331,6 +331,12 @@ std::string tokenizer_source(const ModelFolder& folder) {
   return has_model_tokenizer(folder.path) ? folder.path : folder.weights_path();
 }
 
+bool is_tokenizer_of(const ModelFolder& folder, const Tokenizer& tokenizer) {
+  const std::string source = tokenizer_source(folder);
+  return has_model_tokenizer(source) &&
+         load_model_tokenizer(source)->fingerprint() == tokenizer.fingerprint();
+}
+
 bool has_model_tokenizer(const std::string& path) {
   return is_gguf(path) ? names_tokenizer(Gguf::open(path).metadata()) : has_tokenizer(path);
 }
