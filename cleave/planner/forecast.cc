@@ -78,7 +78,7 @@ int64_t gradient_bytes(const Parameters& parameters, const ParallelConfig& layou
 }
 
 /// The Context of a training step.
-Context context_of(const ParallelConfig& layout, const StepShape& step) {
+Context context_of(const ParallelConfig& layout) {
   Context context;
   context.training = true;
   context.recompute_attention = layout.recompute == RecomputeKind::kSelective;
@@ -118,7 +118,7 @@ std::vector<Shape> shapes_between(const Json& config, const ParallelConfig& layo
   const at::NoGradGuard no_grad;
   parallelized.gradients->refresh_weights();
   DTensor x(on_meta({rows, step.seq_len}, at::kLong), parallelized.axes.tp, Replicate{});
-  Context context = context_of(layout, step);
+  Context context = context_of(layout);
   std::vector<Shape> out;
   for (Layer* layer : model->sequence()) {
     x = call_in_order(std::span(&layer, 1), x, context);
@@ -392,7 +392,7 @@ class DryRank {
 
   void forward(const Action& action) {
     InFlight live;
-    Context context = context_of(parallelized_.config, step_);
+    Context context = context_of(parallelized_.config);
     if (schedule_.has(Action::Kind::kWeight)) {
       live.deferred = std::make_shared<DeferredGradients>();
       context.deferred = live.deferred;
