@@ -458,7 +458,7 @@ TEST(Train, BatchesWithoutLabels_AreSkippedWithOneWarning) {
     const auto got = test::steps_of(o);
     const std::string warnings = testing::internal::GetCapturedStderr();
     EXPECT_TRUE(
-        warnings.starts_with("cleave: warning: the batch of step 2 has no labels: all are "))
+        warnings.starts_with("cleave: warning: the batch of step 2 has no labels (all are -100), "))
         << warnings;
     EXPECT_EQ(std::count(warnings.begin(), warnings.end(), '\n'), 1) << warnings;
     ASSERT_EQ(got.size(), 4U);
