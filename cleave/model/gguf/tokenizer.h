@@ -42,7 +42,7 @@ bool has_model_tokenizer(const std::string& path);
 /// Where a model's tokenizer is: with an adapter the adapter's folder, or if that has none, the
 /// base model's path; otherwise the model's path.
 std::string tokenizer_source(const ModelFolder& folder);
-/// Whether a tokenizer is that of the model's own files.
+/// Whether a tokenizer is that of the model's own files; false if they cannot be read.
 bool is_tokenizer_of(const ModelFolder& folder, const Tokenizer& tokenizer);
 /// Its tokenizer. Throws as load_tokenizer() and tokenizer_from_gguf() do.
 std::shared_ptr<const Tokenizer> load_model_tokenizer(const std::string& path);

@@ -333,8 +333,12 @@ std::string tokenizer_source(const ModelFolder& folder) {
 
 bool is_tokenizer_of(const ModelFolder& folder, const Tokenizer& tokenizer) {
   const std::string source = tokenizer_source(folder);
-  return has_model_tokenizer(source) &&
-         load_model_tokenizer(source)->fingerprint() == tokenizer.fingerprint();
+  if (!has_model_tokenizer(source)) return false;
+  try {
+    return load_model_tokenizer(source)->fingerprint() == tokenizer.fingerprint();
+  } catch (const Error&) {
+    return false;  // Cleave cannot read those files, which may be why another one was given
+  }
 }
 
 bool has_model_tokenizer(const std::string& path) {
