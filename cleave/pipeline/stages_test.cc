@@ -75,6 +75,10 @@ TEST(Stages, BlocksOfTwoTypes_AreAllBlocks) {
   EXPECT_EQ(even_stages(sequence, blocks_of(sequence), 2), (Stages{{0, 3}, {3, 9}}));
   const std::vector<Layer*> one_of_another{&ids, &a, &b, &c, &d, &last};
   EXPECT_THAT(blocks_of(one_of_another), ElementsAre(1, 2, 3)) << "a head may contain layers too";
+  const std::vector<Layer*> two_heads{&ids, &a, &b, &c, &last, &d, &e};
+  EXPECT_THAT(blocks_of(two_heads), ElementsAre(1, 2, 3)) << "neither do two heads count";
+  const std::vector<Layer*> alternating{&ids, &a, &d, &b, &e, &c, &last};
+  EXPECT_THAT(blocks_of(alternating), ElementsAre(1, 2, 3, 4, 5));
 }
 
 // NxD's documented example: 12 layers in 5 partitions are 2, 2, 2, 3, 3.
