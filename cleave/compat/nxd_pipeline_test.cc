@@ -320,15 +320,23 @@ TEST(NxDPPModel, StageOfWeightsThatAreNotTrainedNow_TrainsWithZero1) {
 // Oracle: the same without FSDP. All sequences have as many labels, so their means do not depend on
 // the number of micro-batches.
 TEST(NxDPPModel, EvalWithFsdp_TakesAnotherNumberOfSequencesOnEachRank) {
+  std::string untied = kConfig;
+  untied.replace(untied.find("true"), 4, "false");     // so that stages share no weight
+  enum class Sharded { kNothing, kAll, kFirstStage };  // other stages must follow the first one
   std::vector<double> losses;
-  for (const bool is_sharded : {false, true}) {
+  for (const Sharded sharded : {Sharded::kNothing, Sharded::kAll, Sharded::kFirstStage}) {
     test::on_groups(2, 2, 1, [&] {
-      const auto model = make();
-      if (is_sharded) {
-        for (Layer* layer : model->sequence()) fully_shard(*layer, get_data_parallel_group());
-      }
+      const auto model = make_model(Json::parse(untied, "config.json"));
+      const std::vector<Layer*> sequence = model->sequence();
       NxDPPModelOptions o = options();
       o.num_microbatches = 4;
+      o.auto_partition = false;
+      o.pipeline_cuts = {sequence[1]->path()};
+      for (size_t i = 0; i < sequence.size() && sharded != Sharded::kNothing; ++i) {
+        if (i < 2 || sharded == Sharded::kAll) {
+          fully_shard(*sequence[i], get_data_parallel_group());
+        }
+      }
       NxDPPModel pipeline(*model, model->sequence(), o);
       PipelineInputs own;
       own["input_ids"] = test::ids({get_data_parallel_rank() == 0 ? 4 : 2, 6}, 29, 1);
@@ -338,9 +346,10 @@ TEST(NxDPPModel, EvalWithFsdp_TakesAnotherNumberOfSequencesOnEachRank) {
       if (is_first) losses.push_back(loss);
     });
   }
-  ASSERT_EQ(losses.size(), 2U);
+  ASSERT_EQ(losses.size(), 3U);
   EXPECT_GT(losses[0], 0);
   EXPECT_NEAR(losses[1], losses[0], 1e-5);
+  EXPECT_NEAR(losses[2], losses[0], 1e-5);
 }
 
 TEST(NxDPPModel, LocalViews_CoverTheModelOnceAndRoundTrip) {
