@@ -177,6 +177,10 @@ TEST(Lora, BaseThatChangesAfterAForward_GetsTheNormsOfItsNewRows) {
   expect_closed_form("changed in place");
   all[0]->set_leaf(value("another weight", {10, 6}));
   expect_closed_form("another leaf");
+  // Those that nobody set come with a branch of zeros.
+  all[3]->set_leaf(at::ones(all[3]->shape(), at::kDouble));
+  all[0]->set_leaf(value("a third weight", {10, 6}));
+  expect_closed_form("trained magnitudes that are 1");
 }
 
 // Oracle: W x, which a branch of zeros does not change.

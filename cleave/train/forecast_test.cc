@@ -109,13 +109,17 @@ TEST(Forecast, MemoryOfARun_IsWithinTenPercent) {
   log_info("the largest difference of a forecast is ", 100 * largest, " %");
 }
 
+Json large_vocabulary() {
+  return Json::parse(R"json({"model_type": "llama", "vocab_size": 20000, "hidden_size": 48,
+    "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 6,
+    "num_key_value_heads": 2, "max_position_embeddings": 128})json",
+                     "config.json");
+}
+
 // Of 512 tokens and 20000 classes, all logits have 41 MB, and their gradient too. In parts, a step
 // needs a few parts, and the weight's gradient twice: its sum and that of a part.
 TEST(Forecast, LossInParts_NeedsNoMemoryForAllLogits) {
-  const Json config = Json::parse(R"json({"model_type": "llama", "vocab_size": 20000,
-    "hidden_size": 48, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 6,
-    "num_key_value_heads": 2, "max_position_embeddings": 128})json",
-                                  "config.json");
+  const Json config = large_vocabulary();
   constexpr int64_t kPart = 1 << 20, kLogits = kRows * kTokens * 20000 * 4;
   for (ParallelConfig layout : {ParallelConfig{.head_loss = {.most_bytes = kPart}},
                                 ParallelConfig{.tp = 2, .head_loss = {.most_bytes = kPart}}}) {
@@ -135,10 +139,7 @@ TEST(Forecast, LossInParts_NeedsNoMemoryForAllLogits) {
 // Pairs with adapters, whose head is frozen. Parts are large, or the peak would be the start, when
 // weights are drawn.
 TEST(Forecast, LossOfPairsInParts_NeedsNoMemoryForAllLogits) {
-  const Json config = Json::parse(R"json({"model_type": "llama", "vocab_size": 20000,
-    "hidden_size": 48, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 6,
-    "num_key_value_heads": 2, "max_position_embeddings": 128})json",
-                                  "config.json");
+  const Json config = large_vocabulary();
   constexpr int64_t kPart = 2 << 20, kLogits = kRows * kTokens * 20000 * 4;
   const StepShape step{.batch_size = kRows / 2,
                        .micro_batch_size = kRows / 2,
