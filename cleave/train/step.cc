@@ -28,6 +28,18 @@ int64_t text_length(const Batch& batch) {
   return 1 + 2 * batch.positions.sum().item<int64_t>() / batch.positions.numel();
 }
 
+int64_t num_tokens(std::span<const Batch> batches, int64_t num_rows) {
+  int64_t sum = 0;
+  for (const Batch& batch : batches) {
+    const int64_t rows = std::min(num_rows, batch.ids.size(0));
+    num_rows -= rows;
+    sum += batch.attention_mask.defined()
+               ? batch.attention_mask.narrow(0, 0, rows).sum().item<int64_t>()
+               : rows * batch.ids.size(1);
+  }
+  return sum;
+}
+
 std::vector<Batch> micro_batches_of(const Batch& batch, int64_t size, int64_t count) {
   std::vector<Batch> out;
   const int64_t rows = size * batch.rows_per_sample;

@@ -1,4 +1,5 @@
 #pragma once
+#include <span>
 #include <vector>
 
 #include "cleave/data/batch.h"
@@ -14,6 +15,9 @@ Context context_of(const Batch& batch, Context shared = {});
 /// The length of a sequence with one text for which causal attention costs as much per token as
 /// for this batch: T, or less if several texts share a sequence.
 int64_t text_length(const Batch& batch);
+
+/// The tokens of the first `num_rows` sequences of these micro-batches, without padding.
+int64_t num_tokens(std::span<const Batch> batches, int64_t num_rows);
 
 /// Divides a data-parallel rank's batch into `count` micro-batches of up to `size` samples (a pair
 /// stays whole). If it has too few, the rest are its first sample without labels, which adds

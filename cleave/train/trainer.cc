@@ -181,7 +181,7 @@ void Trainer::train_step(int64_t step) {
       rank_.train_pass(batches, setup_.options.seed, step, state_.loss_scale.value());
   const double comm_s = collective_seconds() - comm_before;
   if (recording_) recording_->note_comm_end();
-  const StepSums sums = sum_over_ranks(pass, batches[0], comm_s);
+  const StepSums sums = sum_over_ranks(pass, batches, comm_s);
   const bool has_labels = pass.num_labels > 0;
   has_labels ? update(step, sums.loss, pass.norm) : warn_of_no_labels(step);
   profile_.end_time();
@@ -236,16 +236,15 @@ void Trainer::evaluate(StepMetrics& m) {
   checkpoints_.keep_best(state_);
 }
 
-/// One all-reduce for the loss, the time in collectives and the tokens. `batch`: any batch of the
-/// step.
-Trainer::StepSums Trainer::sum_over_ranks(const PassResult& pass, const Batch& batch,
+/// One all-reduce for the loss, the time in collectives and the tokens.
+Trainer::StepSums Trainer::sum_over_ranks(const PassResult& pass, std::span<const Batch> batches,
                                           double comm_s) const {
   const bool counts = rank_.same_batch().rank() == 0;
   const int64_t rows =
       batches_.own_range(setup_.order.batch_size).size() * setup_.rows_per_sample();
-  const int64_t tokens = rows * batch.ids.size(1);
+  const int64_t tokens = counts ? num_tokens(batches, rows) : 0;
   const Tensor sums = everyone_.all_reduce(
-      at::tensor({counts ? pass.loss : 0.0, comm_s, counts ? static_cast<double>(tokens) : 0.0,
+      at::tensor({counts ? pass.loss : 0.0, comm_s, static_cast<double>(tokens),
                   counts ? pass.reward_margin : 0.0, counts ? pass.reward_accuracy : 0.0,
                   counts ? pass.aux_loss.value_or(0) : 0.0},
                  at::kDouble),

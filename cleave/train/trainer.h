@@ -1,5 +1,6 @@
 #pragma once
 #include <memory>
+#include <span>
 
 #include "cleave/mesh/mesh.h"
 #include "cleave/parallel/step_recording.h"
@@ -40,7 +41,7 @@ class Trainer {
   void end_step(StepMetrics m);
   void evaluate(StepMetrics& m);
   void make_up_evaluation();
-  [[nodiscard]] StepSums sum_over_ranks(const PassResult& pass, const Batch& batch,
+  [[nodiscard]] StepSums sum_over_ranks(const PassResult& pass, std::span<const Batch> batches,
                                         double comm_s) const;
   void update(int64_t step, double loss, const GradientNorm& norm);
   void warn_of_no_labels(int64_t step);

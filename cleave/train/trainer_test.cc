@@ -135,6 +135,30 @@ TEST(Train, AnyLayoutInFp32_StaysWithinTheDriftOfOneUlp) {
   }
 }
 
+// Oracle: the lengths of the rows. With dp 3, one rank has two rows and another's are shorter.
+TEST(Train, PaddedSequences_CountTheirTokensOnly) {
+  const TempFolder folder;
+  std::ofstream(folder / "rows.jsonl") << R"({"input_ids": [1, 2, 3, 4, 5]}
+{"input_ids": [1, 2]}
+{"input_ids": [1, 2, 3, 4, 5, 6, 7, 8]}
+{"input_ids": [1, 2, 3]}
+)";
+  TrainOptions o = test::small_run(folder);
+  o.data = {folder / "rows.jsonl"};
+  o.steps = 2;
+  for (const auto& [layout, micro_batch] :
+       {std::pair(Layout{1, 1}, 0), {{1, 1}, 1}, {{2, 1}, 0}, {{1, 2}, 1}, {{1, 3}, 0}}) {
+    o.tp = layout.tp;
+    o.dp = layout.dp;
+    if (micro_batch > 0) o.micro_batch_size = micro_batch;
+    o.out = folder / str("tp", layout.tp, "_dp", layout.dp, "_", micro_batch);
+    const auto steps = test::steps_of(o);
+    ASSERT_EQ(steps.size(), 2U);
+    EXPECT_EQ(steps[0].tokens, 5 + 2 + 8 + 3) << o.out;
+    EXPECT_EQ(steps[1].tokens, 2 * (5 + 2 + 8 + 3)) << o.out;
+  }
+}
+
 // Oracle: the uninterrupted run, bit for bit: losses, weights and moments.
 TEST(Train, ResumedInTheMiddleOfAnEpoch_ContinuesBitForBit) {
   for (const Layout& layout : {Layout{1, 1}, Layout{2, 1}, Layout{2, 2}}) {
