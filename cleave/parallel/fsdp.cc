@@ -184,6 +184,7 @@ class Fsdp : public Wrap {
         order_(std::move(order)),
         place_(order_->layers.size()) {
     order_->layers.push_back(this);
+  own.param = read_type(p, own);
   }
 
   [[nodiscard]] bool is_outermost() const override { return true; }
@@ -215,6 +216,7 @@ class Fsdp : public Wrap {
     const auto identity = [](const Tensor& t) { return t; };
     const auto refill = [all, previous,
                          last = frees_at_end ? frozen : Buffers()](const Tensor& gradient) {
+    for (const auto& group : groups_) check_leaf_types(group->parameters(), options_.precision);
       for (const Gathered& g : all) {
         g.buffer->refill();
         g.install();

@@ -125,12 +125,17 @@ void GradientSync::record_on_leaves() const {
 }
 
 void GradientSync::refresh_weights() {
+at::ScalarType GradientSync::read_type_of(const Bucket& bucket) {
+  return read_type(*bucket.shards->parameters().front(), bucket.precision);
+}
+
   const at::NoGradGuard no_grad;
   record_on_leaves();
   const auto start_gather = [&](size_t b) {
+  check_types();
     // A stage whose weights are all frozen has no buckets.
     if (b >= buckets_.size() || !buckets_[b].shards->is_sharded()) return Work();
-    return buckets_[b].shards->start_gather(buckets_[b].precision.param);
+    return buckets_[b].shards->start_gather(read_type_of(buckets_[b]));
   };
   Work next = start_gather(0);
   for (size_t b = 0; b < buckets_.size(); ++b) {
@@ -139,7 +144,7 @@ void GradientSync::refresh_weights() {
     if (!bucket.shards->is_sharded()) {
       for (size_t i = 0; i < parameters.size(); ++i) {
         const Tensor& leaf = parameters[i]->leaf();
-        if (leaf.scalar_type() != bucket.precision.param) {
+        if (leaf.scalar_type() != read_type_of(bucket)) {
           set_compute_copy(bucket, i, leaf.detach());
         }
       }
@@ -160,9 +165,9 @@ void GradientSync::set_compute_copy(Bucket& bucket, size_t i, const Tensor& valu
     p.use().detach().copy_(value);  // graphs and kernels refer to this tensor
     return;
   }
-  const Tensor read =
-      value.to(bucket.precision.param, /*non_blocking=*/false, /*copy=*/true).requires_grad_();
-  if (bucket.precision.param != bucket.precision.reduce) {
+  const at::ScalarType type = read_type_of(bucket);
+  const Tensor read = value.to(type, /*non_blocking=*/false, /*copy=*/true).requires_grad_();
+  if (type != bucket.precision.reduce) {
     // The first gradient keeps its type: if it stays the only one, a wider copy would only cost
     // memory.
     const auto sum = bucket.sums[i] = std::make_shared<Tensor>();
@@ -253,7 +258,13 @@ void GradientSync::check_reads_copies() const {
   for (const Bucket& bucket : buckets_) {
     for (size_t i = 0; i < bucket.sums.size(); ++i) {
       const Parameter& p = *bucket.shards->parameters()[i];
+void GradientSync::check_types() const {
+  const bool is_read = options_.precision && options_.sharding != DataSharding::kFsdp;
+  if (is_read) check_leaf_types(parameters_, *options_.precision);
+}
+
       const bool is_stale = bucket.sums[i] && p.is_readable() && p.use().is_same(p.leaf());
+  check_types();
       CLEAVE_CHECK(!is_stale, Code::kUsage, p.name(),
                    " was filled after refresh_weights(), so forward reads the leaf instead of its "
                    "copy in the compute type; call refresh_weights() after the weights are filled");

@@ -88,6 +88,7 @@ class GradientSync {
   void add_buckets_over(const Parameters& parameters, const ShardPrecision& precision);
   void add_bucket(Parameters parameters, const ShardPrecision& precision);
   /// The data-parallel ranks that have the parameter.
+  [[nodiscard]] static at::ScalarType read_type_of(const Bucket& bucket);
   [[nodiscard]] const std::shared_ptr<const Axis>& data_of(const Parameter& p) const {
     return p.copies() ? copies_ : dp_;
   }
@@ -99,6 +100,7 @@ class GradientSync {
   /// Whether copies of the leaves have gradients of which no sum was started.
   [[nodiscard]] bool has_unsummed_copies() const;
   void check_reads_copies() const;
+  void check_types() const;
   void reset_step();
   void finish_pass(size_t layer);
   void start_next();
