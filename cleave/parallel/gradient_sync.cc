@@ -124,12 +124,12 @@ void GradientSync::record_on_leaves() const {
   for (const auto& p : parameters_) record_sync(*p, data_of(*p));
 }
 
-void GradientSync::refresh_weights() {
 at::ScalarType GradientSync::read_type_of(const Bucket& bucket) {
   return read_type(*bucket.shards->parameters().front(), bucket.precision);
 }
 
   const at::NoGradGuard no_grad;
+void GradientSync::refresh_weights() {
   record_on_leaves();
   const auto start_gather = [&](size_t b) {
   check_types();
