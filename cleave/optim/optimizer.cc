@@ -154,6 +154,14 @@ std::optional<FusedTensors> fused_tensors(const Optimizer::State& state) {
   return t;
 }
 
+/// Kernels write without libtorch's knowledge. With the new version, a backward that would read the
+/// weights as they were before the step is refused, as after a step by libtorch.
+void note_written(const FusedTensors& t) {
+  for (const Tensor* written : {&t.leaf, &t.read}) {
+    if (written->defined()) written->unsafeGetTensorImpl()->bump_version();
+  }
+}
+
 /// Null for an undefined tensor.
 uint16_t* bf16_data(const Tensor& t) {
   return t.defined() ? static_cast<uint16_t*>(t.mutable_data_ptr()) : nullptr;
@@ -189,6 +197,7 @@ void step_on_device(const std::vector<FusedTensors>& tensors, const AdamRule& ru
   const Tensor& leaf = tensors[0].leaf;
   const Tensor scale = at::full({1}, rule.gradient_scale, leaf.options());
   device_kernels(leaf)->adam(list, rule, scale.const_data_ptr<float>());
+  for (const FusedTensors& t : tensors) note_written(t);
 }
 
 // Most bytes of leaves that libtorch steps together, but for the last one.
@@ -337,6 +346,7 @@ bool Optimizer::step_fused(const State& state, const Update& update) const {
   if (record.isActive()) record.before("cleave::adam");
   at::parallel_for(0, t->leaf.numel(), kGrain,
                    [&](int64_t begin, int64_t end) { adam_range(run, rule, begin, end); });
+  note_written(*t);
   return true;
 }
 

@@ -46,6 +46,7 @@ class Buffer {
   [[nodiscard]] std::vector<Tensor> take_parts() {
     flat_ = gather_.wait();
     is_allocated_ = true;
+    versions_ = versions_of_leaves();
     return shards_->parts_of(flat_);
   }
 
@@ -62,7 +63,11 @@ class Buffer {
       gather_ = shards_->start_gather(precision_.param);
     }
   }
+  /// Throws Error(kUsage) if the leaves have changed since take_parts().
   void refill() {
+    CLEAVE_CHECK(versions_ == versions_of_leaves(), Code::kUsage, parameters().front()->name(),
+                 " or a weight beside it was changed in place after forward read it; call an "
+                 "optimizer's step only after backward");
     if (is_allocated_) return;
     start_refill();
     move_storage(gather_.wait(), flat_);
@@ -77,11 +82,20 @@ class Buffer {
   void record_reduced() const { shards_->record_reduced(); }
 
  private:
+  [[nodiscard]] std::vector<uint32_t> versions_of_leaves() const {
+    std::vector<uint32_t> out;
+    for (const auto& p : parameters()) {
+      out.push_back(p->leaf().is_inference() ? 0 : version_of(p->leaf()));
+    }
+    return out;
+  }
+
   std::shared_ptr<const FlatShards> shards_;
   ShardPrecision precision_;
   Work gather_;
   Tensor flat_;
   bool is_allocated_ = false;
+  std::vector<uint32_t> versions_;  // of the leaves in take_parts()
 };
 
 using Buffers = std::vector<std::shared_ptr<Buffer>>;
