@@ -104,14 +104,24 @@ using Buffers = std::vector<std::shared_ptr<Buffer>>;
 class PendingSum : public std::enable_shared_from_this<PendingSum> {
  public:
   void add(const std::shared_ptr<Buffer>& buffer, variable_list&& gradients) {
+    discard_of_failed_backward();
     GradientReduction reduction = buffer->start_reduce(std::move(gradients));
     finish();
     buffer_ = buffer;
     reduction_ = std::move(reduction);
-    after_backward([self = shared_from_this()] { self->finish(); });
+    const auto backward = std::make_shared<char>();
+    backward_ = backward;
+    after_backward([self = shared_from_this(), backward] { self->finish(); });
   }
 
  private:
+  /// A backward that throws never calls what it should call at its end, and frees that.
+  void discard_of_failed_backward() {
+    if (!buffer_ || !backward_.expired()) return;
+    (void)buffer_->finish_reduce(reduction_);
+    buffer_ = nullptr;
+  }
+
   void finish() {
     if (!buffer_) return;
     const std::vector<Tensor> reduced = buffer_->finish_reduce(reduction_);
@@ -138,6 +148,7 @@ class PendingSum : public std::enable_shared_from_this<PendingSum> {
 
   std::shared_ptr<Buffer> buffer_;
   GradientReduction reduction_;
+  std::weak_ptr<char> backward_;  // expires with the backward that started the sum
 };
 
 /// A buffer and its weights in the graph. The weights' graph node holds only the buffer: with the
@@ -173,6 +184,7 @@ ShardPrecision precision_of(const Parameters& group, const ShardPrecision& commo
   const Parameter& p = *group.front();
   ShardPrecision own = common;
   if (p.keeps_leaf_type()) own.param = common.reduce;
+  own.param = read_type(p, own);
   if (p.is_frozen()) own.param = p.leaf_type(common.param);
   return own;
 }
@@ -198,13 +210,13 @@ class Fsdp : public Wrap {
         order_(std::move(order)),
         place_(order_->layers.size()) {
     order_->layers.push_back(this);
-  own.param = read_type(p, own);
   }
 
   [[nodiscard]] bool is_outermost() const override { return true; }
 
   DTensor call(Layer& /*layer*/, const DTensor& x, const Context& context,
                const Next& next) override {
+    for (const auto& group : groups_) check_leaf_types(group->parameters(), options_.precision);
     Buffers previous;
     const Buffers buffers = own_buffers(previous);
     Buffers frozen;
@@ -230,7 +242,6 @@ class Fsdp : public Wrap {
     const auto identity = [](const Tensor& t) { return t; };
     const auto refill = [all, previous,
                          last = frees_at_end ? frozen : Buffers()](const Tensor& gradient) {
-    for (const auto& group : groups_) check_leaf_types(group->parameters(), options_.precision);
       for (const Gathered& g : all) {
         g.buffer->refill();
         g.install();
