@@ -46,11 +46,12 @@ class GradSyncHook : public Wrap {
   size_t layer_;
 };
 
-GradientSync::GradientSync(Parameters parameters, const Axis& dp,
+GradientSync::GradientSync(const Parameters& parameters, const Axis& dp,
                            const GradientSyncOptions& options)
-    : parameters_(std::move(parameters)), dp_(std::make_shared<const Axis>(dp)), options_(options) {
-  // A gradient of zeros would be left on frozen weights, which no optimizer resets.
-  std::erase_if(parameters_, [](const auto& p) { return p->is_frozen(); });
+    // A gradient of zeros would be left on frozen weights, which no optimizer resets.
+    : parameters_(trained_of(parameters)),
+      dp_(std::make_shared<const Axis>(dp)),
+      options_(options) {
   for (const auto& p : parameters_) {
     if (p->copies()) copies_ = std::make_shared<const Axis>(*p->copies());
   }
@@ -128,11 +129,11 @@ at::ScalarType GradientSync::read_type_of(const Bucket& bucket) {
   return read_type(*bucket.shards->parameters().front(), bucket.precision);
 }
 
-  const at::NoGradGuard no_grad;
 void GradientSync::refresh_weights() {
+  const at::NoGradGuard no_grad;
   record_on_leaves();
-  const auto start_gather = [&](size_t b) {
   check_types();
+  const auto start_gather = [&](size_t b) {
     // A stage whose weights are all frozen has no buckets.
     if (b >= buckets_.size() || !buckets_[b].shards->is_sharded()) return Work();
     return buckets_[b].shards->start_gather(read_type_of(buckets_[b]));
@@ -172,13 +173,16 @@ void GradientSync::set_compute_copy(Bucket& bucket, size_t i, const Tensor& valu
     // memory.
     const auto sum = bucket.sums[i] = std::make_shared<Tensor>();
     const bool is_fp32 = bucket.precision.reduce == at::kFloat;
-    take_gradients(read, [sum, is_fp32, type = bucket.precision.reduce](const Tensor& gradient) {
-      if (!sum->defined()) {
-        *sum = gradient;
-      } else {
-        *sum = is_fp32 ? add_in_fp32(*sum, gradient) : sum->to(type).add_(gradient);
-      }
-    });
+    const std::weak_ptr<Parameter> parameter = bucket.shards->parameters()[i];
+    take_gradients(
+        read, [sum, is_fp32, parameter, type = bucket.precision.reduce](const Tensor& gradient) {
+          if (const auto own = parameter.lock()) record_late_backward(*own);
+          if (!sum->defined()) {
+            *sum = gradient;
+          } else {
+            *sum = is_fp32 ? add_in_fp32(*sum, gradient) : sum->to(type).add_(gradient);
+          }
+        });
   }
   p.set_use(read, bucket.sums[i]);
 }
@@ -254,17 +258,17 @@ void GradientSync::start_next() {
   bucket.reduction = bucket.shards->start_reduce(std::move(gradients), bucket.precision);
 }
 
-void GradientSync::check_reads_copies() const {
-  for (const Bucket& bucket : buckets_) {
-    for (size_t i = 0; i < bucket.sums.size(); ++i) {
-      const Parameter& p = *bucket.shards->parameters()[i];
 void GradientSync::check_types() const {
   const bool is_read = options_.precision && options_.sharding != DataSharding::kFsdp;
   if (is_read) check_leaf_types(parameters_, *options_.precision);
 }
 
-      const bool is_stale = bucket.sums[i] && p.is_readable() && p.use().is_same(p.leaf());
+void GradientSync::check_reads_copies() const {
   check_types();
+  for (const Bucket& bucket : buckets_) {
+    for (size_t i = 0; i < bucket.sums.size(); ++i) {
+      const Parameter& p = *bucket.shards->parameters()[i];
+      const bool is_stale = bucket.sums[i] && p.is_readable() && p.use().is_same(p.leaf());
       CLEAVE_CHECK(!is_stale, Code::kUsage, p.name(),
                    " was filled after refresh_weights(), so forward reads the leaf instead of its "
                    "copy in the compute type; call refresh_weights() after the weights are filled");
@@ -276,7 +280,10 @@ void GradientSync::begin(size_t num_micro_batches) {
   record_on_leaves();
   check_reads_copies();
   check_no_stale_gradients(parameters_);
-  CLEAVE_CHECK(!has_unsummed_copies(), Code::kUsage,
+  const bool is_on_leaf = std::any_of(parameters_.begin(), parameters_.end(), [](const auto& p) {
+    return p->leaf().defined() && p->is_trained() && p->leaf().grad().defined();
+  });
+  CLEAVE_CHECK(!is_on_leaf && !has_unsummed_copies(), Code::kUsage,
                "backward ran before begin(), and complete() did not follow; call zero_grad() to "
                "discard its gradients");
   // A step that was given up, before complete(), has started some.

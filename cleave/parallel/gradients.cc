@@ -319,13 +319,13 @@ GradientNorm gradient_norm(const Parameters& parameters, const Axis& tp, double 
                  "gradient_norm(parameters, tp, ep)");
     check_complete(*p);
   }
-  return norm_over(parameters, {.tp = tp, .data = {}, .stages = {}}, power);
+  return norm_over(trained_of(parameters), {.tp = tp, .data = {}, .stages = {}}, power);
 }
 
 GradientNorm gradient_norm(const Parameters& parameters, const Axis& tp, const Axis& ep) {
   check_has_all_parts(parameters, tp);
   for (const auto& p : parameters) check_complete(*p);
-  return norm_over(parameters, {.tp = tp, .data = ep, .stages = {}}, 2);
+  return norm_over(trained_of(parameters), {.tp = tp, .data = ep, .stages = {}}, 2);
 }
 
 double clip_factor(double norm, double max_norm) {
