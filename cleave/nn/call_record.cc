@@ -21,6 +21,14 @@ DTensor activation_like(const PlacementsSeen::Seen& seen, const Axis& axis) {
 
 }  // namespace
 
+size_t CallRecord::count_call(const Layer& layer) {
+  for (auto& [known, count] : calls_) {
+    if (known == &layer) return count++;
+  }
+  calls_.emplace_back(&layer, 1);
+  return 0;
+}
+
 void CallRecord::finish(const std::string& path) const {
   if (!at::GradMode::is_enabled() || (!sharded_work() && !same_work())) return;
   const auto read = read_;  // copied, because used_in() below changes this record

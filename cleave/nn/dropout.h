@@ -6,9 +6,10 @@ namespace cleave::inline nn {
 
 /// Zeroes elements with probability p and scales the rest by 1/(1-p), while context.training.
 ///
-/// Whether an element is dropped is a function of (run seed, this layer's path, step, global
-/// element index), so masks are bit-identical on every layout. The global element index combines
-/// the sample's index in the step's batch and the position in the sample.
+/// Whether an element is dropped is a function of (run seed, this layer's path, the number of its
+/// call by the layer above in this pass, step, global element index), so masks are bit-identical on
+/// every layout. The global element index combines the sample's index in the step's batch and the
+/// position in the sample.
 ///
 ///   x [B, ..], dim 0 is the micro-batch's sequences   result as x
 ///

@@ -75,6 +75,56 @@ TEST(Dropout, SequencesOfADataParallelRank_GetTheirPartOfTheBatchsMask) {
   }
 }
 
+/// Calls one dropout several times, in a layer of its own or not.
+class Calls : public Layer {
+ public:
+  explicit Calls(bool is_nested) : inner_(is_nested ? std::make_unique<Calls>(false) : nullptr) {
+    add("dropout", dropout_);
+    if (inner_) add("inner", *inner_);
+  }
+  std::vector<Tensor> masks;
+
+ protected:
+  DTensor forward(const DTensor& x, const Context& context) override {
+    for (int call = 0; call < 3; ++call) {
+      if (inner_) (void)(*inner_)(x, context);
+      masks.push_back(dropout_(x, context).local());
+    }
+    if (inner_) masks.insert(masks.end(), inner_->masks.begin(), inner_->masks.end());
+    return x;
+  }
+
+ private:
+  Dropout dropout_{kP};
+  std::unique_ptr<Calls> inner_;
+};
+
+// Oracle: two independent masks keep an element both with probability 0.7^2. Of 2^14 elements 5
+// standard deviations are 0.02.
+TEST(Dropout, CalledSeveralTimesByALayer_DrawsIndependentMasks) {
+  const DTensor ones(at::ones({128, 128}, at::kDouble), Axis(), Replicate{});
+  std::vector<Tensor> before;
+  for (int pass = 0; pass < 2; ++pass) {
+    Calls calls(true);
+    calls.name_tree();
+    (void)calls(ones, training());
+    ASSERT_EQ(calls.masks.size(), 12U);
+    for (size_t i = 0; i < calls.masks.size(); ++i) {
+      for (size_t k = 0; k < i; ++k) {
+        const Tensor both = calls.masks[i].gt(0).logical_and(calls.masks[k].gt(0));
+        EXPECT_NEAR(both.to(at::kDouble).mean().item<double>(), (1 - kP) * (1 - kP), 0.02)
+            << i << " " << k;
+      }
+      EXPECT_TRUE(pass == 0 || calls.masks[i].equal(before[i])) << i;
+    }
+    before = calls.masks;
+  }
+  Calls evaluated(false);
+  evaluated.name_tree();
+  (void)evaluated(ones, Context());
+  for (const Tensor& y : evaluated.masks) EXPECT_TRUE(y.equal(ones.local()));
+}
+
 TEST(Dropout, OtherSeedStepOrStream_GivesAnotherMask) {
   const DTensor x(at::zeros({64, 16}, at::kDouble), Axis(), Replicate{});
   const Tensor base = dropout_mask(x, kP, "a", training());

@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/torch_internals/graph.h"
 #include "cleave/torch_internals/tensor.h"
 
 namespace cleave::inline nn {
@@ -17,6 +18,7 @@ struct GradientRecord : TensorRecord {
   std::vector<RankList> summed;  // the ranks of each axis with more than one
   bool is_mean = false;
   bool is_tied_sum = false;
+  bool has_late_backward = false;
   uint32_t version = 0;  // of the tensor's elements
 
   [[nodiscard]] bool has(const Axis& axis) const {
@@ -36,6 +38,17 @@ const Tensor& gradient_of(const Parameter& p) {
   return p.leaf().defined() ? p.leaf().grad() : none;
 }
 
+/// A backward adds one rank's part to the sum of all: recorded here, because a loop may change a
+/// gradient in place by itself, which also changes its version.
+void record_on_backward(const Tensor& leaf) {
+  after_gradient(leaf, [](const Tensor& t) {
+    const auto* record = record_on<GradientRecord>(t.grad());
+    if (record == nullptr || record->version == version_of(t.grad())) return;  // nothing was added
+    if (!record->is_mean && !record->is_tied_sum && record->summed.empty()) return;
+    change_record<GradientRecord>(t.grad(), [](GradientRecord& r) { r.has_late_backward = true; });
+  });
+}
+
 template <class Change>
 void change_gradient_record(const Parameter& p, const Change& change) {
   const Tensor& gradient = gradient_of(p);
@@ -44,6 +57,8 @@ void change_gradient_record(const Parameter& p, const Change& change) {
     record.version = version_of(gradient);
     change(record);
   });
+  // FSDP adds complete sums; a GradientSync notices a backward to a copy of the leaf.
+  if (p.is_readable() && p.use().is_same(p.leaf())) record_on_backward(p.leaf());
 }
 
 /// Whether the ranks `all` are a grid, in which `a` is a row and `b` a column.
@@ -117,6 +132,12 @@ void check_no_stale_gradients(const Parameters& parameters) {
   }
 }
 
+void record_late_backward(const Parameter& p) {
+  const Tensor& gradient = gradient_of(p);
+  if (!has_record(p)) return;
+  change_record<GradientRecord>(gradient, [](GradientRecord& r) { r.has_late_backward = true; });
+}
+
 void record_scaled(const Parameter& p) {
   if (has_record(p)) change_gradient_record(p, [](GradientRecord&) {});
 }
@@ -165,6 +186,9 @@ void check_complete(const Parameter& p) {
                  "of the GradientSync, after the last backward");
     return;
   }
+  CLEAVE_CHECK(record == nullptr || !record->has_late_backward, Code::kUsage, p.name(),
+               ": backward ran after the gradient was completed over the ranks; complete it once a "
+               "step, after the last backward, and call zero_grad() before the next step");
   const auto has = [&](const Axis& axis) { return record != nullptr && record->has(axis); };
   const auto call = [&](const char* without_sync) {
     return data ? "complete() of the GradientSync" : without_sync;

@@ -31,6 +31,9 @@ bool is_mean(const Parameter& p);
 /// Throws Error(kUsage) if a gradient of an earlier step is left: the next backward would add to
 /// it.
 void check_no_stale_gradients(const Parameters& parameters);
+/// Records that a backward ran after the gradient of `p` was completed, and what it computed is not
+/// in it. (A backward that adds to a completed gradient records that by itself.)
+void record_late_backward(const Parameter& p);
 /// Updates the record of a gradient that the caller scaled in place.
 void record_scaled(const Parameter& p);
 
@@ -51,7 +54,8 @@ void record_sync(const Parameter& p, const std::shared_ptr<const Axis>& data);
 /// Throws Error(kUsage), naming the missing call, unless the gradient of `p` is complete over
 /// tensor-parallel ranks, over the ranks that its leaf is sharded over, over the stages that share
 /// it, and over the data-parallel ranks of its GradientSync. Without a GradientSync a parameter
-/// does not know the ranks that have a plain copy of it.
+/// does not know the ranks that have a plain copy of it. Also if a backward ran since the gradient
+/// was completed.
 void check_complete(const Parameter& p);
 
 }  // namespace cleave::inline nn

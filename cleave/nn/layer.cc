@@ -4,6 +4,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "cleave/base/philox.h"
 #include "cleave/nn/call_record.h"
 #include "cleave/nn/int8_leaf.h"
 #include "cleave/nn/subject.h"
@@ -12,8 +13,15 @@
 
 namespace cleave::inline nn {
 
+// A layer that another one calls several times draws other random numbers in each call. Wraps keep
+// the changed context, so a recomputed call draws the same ones again.
 DTensor Layer::operator()(const DTensor& x, const Context& context) {
-  return wraps_.empty() ? step(x, context) : through_wraps(wraps_.size(), x, context);
+  CallRecord* const caller = context.training ? CallRecord::current() : nullptr;
+  const size_t earlier = caller != nullptr ? caller->count_call(*this) : 0;
+  if (earlier == 0) return through_wraps(wraps_.size(), x, context);
+  Context own = context;
+  own.seed = stream_key(context.seed, str("call ", earlier, " of ", path()));
+  return through_wraps(wraps_.size(), x, own);
 }
 
 DTensor Layer::through_wraps(size_t depth, const DTensor& x, const Context& context) {

@@ -48,7 +48,7 @@ uint32_t version_of_weight(const Tensor& leaf) {
 }
 
 /// Whether `squares` are of the weight as it is now. Its leaf shows it also under FSDP, where use()
-/// is another tensor in each call. Optimizers may change a trained one without a new version.
+/// is another tensor in each call. That of a trained one changes in each step.
 bool are_current(const Tensor& squares, const Parameter& weight) {
   const auto* record = record_on<WeightRecord>(squares);
   return record != nullptr && !weight.is_trained() &&

@@ -1,5 +1,7 @@
 #include "cleave/nn/parameter.h"
 
+#include <set>
+
 #include <ATen/ATen.h>
 
 #include "cleave/layout/shards.h"
@@ -9,8 +11,9 @@ namespace cleave::inline nn {
 
 Parameters trained_of(const Parameters& parameters) {
   Parameters trained;
+  std::set<const Parameter*> seen;  // joined lists of models that share a parameter have it twice
   for (const auto& p : parameters) {
-    if (!p->is_frozen()) trained.push_back(p);
+    if (!p->is_frozen() && seen.insert(p.get()).second) trained.push_back(p);
   }
   return trained;
 }

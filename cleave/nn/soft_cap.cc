@@ -11,9 +11,10 @@ Tensor soft_cap(const Tensor& x, double cap) {
   const at::NoGradGuard no_grad;
   Tensor y = at::div(x.detach(), cap).tanh_().mul_(cap);
   if (!has_backward) return y;
-  connect("soft_cap", {x}, {y}, [kept = y.detach(), cap](variable_list&& grads) -> variable_list {
-    return {at::tanh_backward(grads[0], kept / cap)};
-  });
+  connect("soft_cap", {x}, {y},
+          [kept = SavedInput("soft_cap", y), cap](variable_list&& grads) -> variable_list {
+            return {at::tanh_backward(grads[0], kept.get() / cap)};
+          });
   return y;
 }
 

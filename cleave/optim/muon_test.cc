@@ -123,7 +123,7 @@ TEST(Muon, ParametersOfAnotherStage_AreLeftOut) {
   const auto mine = parameter("mine", numbers({3, 4}, 1)),
              alone = parameter("mine", numbers({3, 4}, 1));
   const OptimizerOptions options{.kind = Kind::kMuon, .matrices = {"mine", "other"}, .ema = 0.5};
-  Optimizer both({other, mine}, options), one({alone}, options);
+  Optimizer both({other, mine}, options), one({alone}, options, {other});
   for (const auto& p : {mine, alone}) p->leaf().mutable_grad() = numbers({3, 4}, 2);
   for (Optimizer* optimizer : {&both, &one}) {
     optimizer->step(0.1);

@@ -8,6 +8,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/record_function.h>
 
+#include "cleave/base/suggest.h"
 #include "cleave/kernels/device.h"
 #include "cleave/nn/gradient_state.h"
 #include "cleave/optim/muon.h"
@@ -33,7 +34,38 @@ OptimizerOptions::DecayOn OptimizerOptions::decay_from_name(const std::string& n
   throw Error(Code::kUsage, str("decay-on '", name, "' is unknown; expected matrices or all"));
 }
 
-Optimizer::Optimizer(const Parameters& parameters, const OptimizerOptions& options)
+namespace {
+
+/// Refuses settings for names that no parameter has: the parameter that was meant would silently
+/// get the common ones.
+void check_names(const OptimizerOptions& options, const Parameters& parameters,
+                 const Parameters& model) {
+  std::set<std::string> given = options.matrices;
+  for (const auto& [name, own] : options.own) given.insert(name);
+  if (given.empty()) return;
+  std::set<std::string> known;
+  for (const Parameters* list : {&parameters, &model}) {
+    for (const auto& p : *list) {
+      CLEAVE_CHECK(!p->name().empty(), Code::kUsage,
+                   "settings of single parameters need their names, and a parameter has no name "
+                   "yet; call the model's name_tree() before you make the optimizer");
+      known.insert(p->name());
+    }
+  }
+  for (const std::string& name : given) {
+    CLEAVE_CHECK(known.contains(name), Code::kUsage, "the optimizer's options have '", name,
+                 "', which is no parameter of the model",
+                 did_you_mean(name, std::vector<std::string>(known.begin(), known.end())),
+                 model.empty() ? "; an optimizer of one pipeline stage also needs the parameters "
+                                 "of the model"
+                               : "");
+  }
+}
+
+}  // namespace
+
+Optimizer::Optimizer(const Parameters& parameters, const OptimizerOptions& options,
+                     const Parameters& model)
     : options_(options) {
   const bool is_muon = options.kind == Kind::kMuon;
   CLEAVE_CHECK(is_muon != options.matrices.empty(), Code::kUsage,
@@ -41,13 +73,10 @@ Optimizer::Optimizer(const Parameters& parameters, const OptimizerOptions& optio
                    ? "Muon updates the matrices of the model's blocks, and this model has none; "
                      "choose adamw"
                    : "only Muon takes a list of matrices; leave it out, or choose muon");
+  check_names(options, parameters, model);
   for (const auto& p : trained_of(parameters)) {
     const bool decays =
         options.decay_on == OptimizerOptions::DecayOn::kAll || p->shape().size() >= 2;
-    CLEAVE_CHECK(!p->name().empty() || (options.own.empty() && options.matrices.empty()),
-                 Code::kUsage,
-                 "settings of single parameters need their names, and a parameter has no name yet; "
-                 "call the model's name_tree() before you make the optimizer");
     const auto found = options.own.find(p->name());
     const OptimizerOptions::Own own =
         found == options.own.end() ? OptimizerOptions::Own() : found->second;
@@ -125,6 +154,14 @@ std::optional<FusedTensors> fused_tensors(const Optimizer::State& state) {
   return t;
 }
 
+/// Kernels write without libtorch's knowledge. With the new version, a backward that would read the
+/// weights as they were before the step is refused, as after a step by libtorch.
+void note_written(const FusedTensors& t) {
+  for (const Tensor* written : {&t.leaf, &t.read}) {
+    if (written->defined()) written->unsafeGetTensorImpl()->bump_version();
+  }
+}
+
 /// Null for an undefined tensor.
 uint16_t* bf16_data(const Tensor& t) {
   return t.defined() ? static_cast<uint16_t*>(t.mutable_data_ptr()) : nullptr;
@@ -160,6 +197,7 @@ void step_on_device(const std::vector<FusedTensors>& tensors, const AdamRule& ru
   const Tensor& leaf = tensors[0].leaf;
   const Tensor scale = at::full({1}, rule.gradient_scale, leaf.options());
   device_kernels(leaf)->adam(list, rule, scale.const_data_ptr<float>());
+  for (const FusedTensors& t : tensors) note_written(t);
 }
 
 // Most bytes of leaves that libtorch steps together, but for the last one.
@@ -308,6 +346,7 @@ bool Optimizer::step_fused(const State& state, const Update& update) const {
   if (record.isActive()) record.before("cleave::adam");
   at::parallel_for(0, t->leaf.numel(), kGrain,
                    [&](int64_t begin, int64_t end) { adam_range(run, rule, begin, end); });
+  note_written(*t);
   return true;
 }
 

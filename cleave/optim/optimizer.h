@@ -24,7 +24,7 @@ struct OptimizerOptions {
     std::optional<double> weight_decay{};  ///< nullopt: as above
   };
   using OwnSettings = std::map<std::string, Own>;
-  /// By the parameter's full name, of the whole model. parallelize() refuses unknown names.
+  /// By the parameter's full name, of the whole model.
   OwnSettings own{};
   /// For kMuon, the full names of the parameters [R, C] that Muon updates, of the whole model;
   /// AdamW updates the others. parallelize() takes the matrices of the blocks if it is empty.
@@ -49,9 +49,11 @@ struct OptimizerOptions {
 class Optimizer {
  public:
   /// Frozen parameters are left out. The others may be allocated, and sharded, later. With settings
-  /// of single parameters, and for Muon, they have names already. Throws Error(kUsage) for Muon
-  /// without matrices.
-  Optimizer(const Parameters& parameters, const OptimizerOptions& options);
+  /// of single parameters, and for Muon, they have names already. `model`: the parameters of the
+  /// whole model, where `parameters` are those of one pipeline stage. Throws Error(kUsage) for Muon
+  /// without matrices, and for settings of a name that neither list has.
+  Optimizer(const Parameters& parameters, const OptimizerOptions& options,
+            const Parameters& model = {});
   virtual ~Optimizer() = default;
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;

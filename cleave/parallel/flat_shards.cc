@@ -3,6 +3,7 @@
 #include <utility>
 
 #include <ATen/ATen.h>
+#include <c10/core/ScalarType.h>
 
 #include "cleave/layout/shard_geometry.h"
 #include "cleave/nn/gradient_state.h"
@@ -15,6 +16,24 @@ int64_t local_numel(const Parameter& p) {
 }
 
 }  // namespace
+
+at::ScalarType read_type(const Parameter& p, const ShardPrecision& precision) {
+  if (!p.leaf().defined()) return precision.param;
+  const at::ScalarType type = p.leaf().scalar_type();
+  return c10::promoteTypes(type, precision.param) == precision.param ? type : precision.param;
+}
+
+void check_leaf_types(const Parameters& parameters, const ShardPrecision& precision) {
+  if (precision.param == at::kDouble || precision.reduce == at::kDouble) return;
+  for (const auto& p : parameters) {
+    if (p->is_frozen() || !p->leaf().defined()) continue;
+    CLEAVE_CHECK(p->leaf().scalar_type() != at::kDouble, Code::kUsage, p->name(),
+                 " is in fp64, and the precision has the types ", precision.param, " and ",
+                 precision.reduce,
+                 ", to which weights and gradients would be rounded; set .param "
+                 "and .reduce of .precision to at::kDouble");
+  }
+}
 
 FlatShards::FlatShards(Parameters parameters, Axis shard, Axis replicate)
     : parameters_(std::move(parameters)),

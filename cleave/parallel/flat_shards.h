@@ -9,7 +9,8 @@ namespace cleave::inline parallel {
 
 /// How sharded weights are read and their gradients summed. PyTorch's MixedPrecisionPolicy.
 struct ShardPrecision {
-  at::ScalarType param = at::kFloat;   ///< type of the weights in forward and backward
+  /// Type of the weights in forward and backward; that of the leaves if these are narrower.
+  at::ScalarType param = at::kFloat;
   at::ScalarType reduce = at::kFloat;  ///< type of gradient sums
   /// Type in which gradients pass between data-parallel ranks; nothing: `reduce`. With bf16, each
   /// rank rounds what it sends, sums are made in fp32, and the sum is rounded once.
@@ -17,6 +18,14 @@ struct ShardPrecision {
 
   [[nodiscard]] at::ScalarType sent_type() const { return sent.value_or(reduce); }
 };
+
+/// The type in which forward reads a parameter: precision.param, but not wider than its leaf, of
+/// which a wider copy would only take memory and time.
+at::ScalarType read_type(const Parameter& p, const ShardPrecision& precision);
+
+/// Throws Error(kUsage) for leaves in fp64 with a precision without it: weights and gradients would
+/// silently be rounded to fp32.
+void check_leaf_types(const Parameters& parameters, const ShardPrecision& precision);
 
 /// A started sum of leaves' gradients over data-parallel ranks, of FlatShards::start_reduce.
 class GradientReduction {

@@ -46,6 +46,7 @@ class Buffer {
   [[nodiscard]] std::vector<Tensor> take_parts() {
     flat_ = gather_.wait();
     is_allocated_ = true;
+    versions_ = versions_of_leaves();
     return shards_->parts_of(flat_);
   }
 
@@ -62,7 +63,11 @@ class Buffer {
       gather_ = shards_->start_gather(precision_.param);
     }
   }
+  /// Throws Error(kUsage) if the leaves have changed since take_parts().
   void refill() {
+    CLEAVE_CHECK(versions_ == versions_of_leaves(), Code::kUsage, parameters().front()->name(),
+                 " or a weight beside it was changed in place after forward read it; call an "
+                 "optimizer's step only after backward");
     if (is_allocated_) return;
     start_refill();
     move_storage(gather_.wait(), flat_);
@@ -77,11 +82,20 @@ class Buffer {
   void record_reduced() const { shards_->record_reduced(); }
 
  private:
+  [[nodiscard]] std::vector<uint32_t> versions_of_leaves() const {
+    std::vector<uint32_t> out;
+    for (const auto& p : parameters()) {
+      out.push_back(p->leaf().is_inference() ? 0 : version_of(p->leaf()));
+    }
+    return out;
+  }
+
   std::shared_ptr<const FlatShards> shards_;
   ShardPrecision precision_;
   Work gather_;
   Tensor flat_;
   bool is_allocated_ = false;
+  std::vector<uint32_t> versions_;  // of the leaves in take_parts()
 };
 
 using Buffers = std::vector<std::shared_ptr<Buffer>>;
@@ -90,14 +104,24 @@ using Buffers = std::vector<std::shared_ptr<Buffer>>;
 class PendingSum : public std::enable_shared_from_this<PendingSum> {
  public:
   void add(const std::shared_ptr<Buffer>& buffer, variable_list&& gradients) {
+    discard_of_failed_backward();
     GradientReduction reduction = buffer->start_reduce(std::move(gradients));
     finish();
     buffer_ = buffer;
     reduction_ = std::move(reduction);
-    after_backward([self = shared_from_this()] { self->finish(); });
+    const auto backward = std::make_shared<char>();
+    backward_ = backward;
+    after_backward([self = shared_from_this(), backward] { self->finish(); });
   }
 
  private:
+  /// A backward that throws never calls what it should call at its end, and frees that.
+  void discard_of_failed_backward() {
+    if (!buffer_ || !backward_.expired()) return;
+    (void)buffer_->finish_reduce(reduction_);
+    buffer_ = nullptr;
+  }
+
   void finish() {
     if (!buffer_) return;
     const std::vector<Tensor> reduced = buffer_->finish_reduce(reduction_);
@@ -124,6 +148,7 @@ class PendingSum : public std::enable_shared_from_this<PendingSum> {
 
   std::shared_ptr<Buffer> buffer_;
   GradientReduction reduction_;
+  std::weak_ptr<char> backward_;  // expires with the backward that started the sum
 };
 
 /// A buffer and its weights in the graph. The weights' graph node holds only the buffer: with the
@@ -159,6 +184,7 @@ ShardPrecision precision_of(const Parameters& group, const ShardPrecision& commo
   const Parameter& p = *group.front();
   ShardPrecision own = common;
   if (p.keeps_leaf_type()) own.param = common.reduce;
+  own.param = read_type(p, own);
   if (p.is_frozen()) own.param = p.leaf_type(common.param);
   return own;
 }
@@ -190,6 +216,7 @@ class Fsdp : public Wrap {
 
   DTensor call(Layer& /*layer*/, const DTensor& x, const Context& context,
                const Next& next) override {
+    for (const auto& group : groups_) check_leaf_types(group->parameters(), options_.precision);
     Buffers previous;
     const Buffers buffers = own_buffers(previous);
     Buffers frozen;

@@ -46,11 +46,12 @@ class GradSyncHook : public Wrap {
   size_t layer_;
 };
 
-GradientSync::GradientSync(Parameters parameters, const Axis& dp,
+GradientSync::GradientSync(const Parameters& parameters, const Axis& dp,
                            const GradientSyncOptions& options)
-    : parameters_(std::move(parameters)), dp_(std::make_shared<const Axis>(dp)), options_(options) {
-  // A gradient of zeros would be left on frozen weights, which no optimizer resets.
-  std::erase_if(parameters_, [](const auto& p) { return p->is_frozen(); });
+    // A gradient of zeros would be left on frozen weights, which no optimizer resets.
+    : parameters_(trained_of(parameters)),
+      dp_(std::make_shared<const Axis>(dp)),
+      options_(options) {
   for (const auto& p : parameters_) {
     if (p->copies()) copies_ = std::make_shared<const Axis>(*p->copies());
   }
@@ -124,13 +125,18 @@ void GradientSync::record_on_leaves() const {
   for (const auto& p : parameters_) record_sync(*p, data_of(*p));
 }
 
+at::ScalarType GradientSync::read_type_of(const Bucket& bucket) {
+  return read_type(*bucket.shards->parameters().front(), bucket.precision);
+}
+
 void GradientSync::refresh_weights() {
   const at::NoGradGuard no_grad;
   record_on_leaves();
+  check_types();
   const auto start_gather = [&](size_t b) {
     // A stage whose weights are all frozen has no buckets.
     if (b >= buckets_.size() || !buckets_[b].shards->is_sharded()) return Work();
-    return buckets_[b].shards->start_gather(buckets_[b].precision.param);
+    return buckets_[b].shards->start_gather(read_type_of(buckets_[b]));
   };
   Work next = start_gather(0);
   for (size_t b = 0; b < buckets_.size(); ++b) {
@@ -139,7 +145,7 @@ void GradientSync::refresh_weights() {
     if (!bucket.shards->is_sharded()) {
       for (size_t i = 0; i < parameters.size(); ++i) {
         const Tensor& leaf = parameters[i]->leaf();
-        if (leaf.scalar_type() != bucket.precision.param) {
+        if (leaf.scalar_type() != read_type_of(bucket)) {
           set_compute_copy(bucket, i, leaf.detach());
         }
       }
@@ -160,20 +166,23 @@ void GradientSync::set_compute_copy(Bucket& bucket, size_t i, const Tensor& valu
     p.use().detach().copy_(value);  // graphs and kernels refer to this tensor
     return;
   }
-  const Tensor read =
-      value.to(bucket.precision.param, /*non_blocking=*/false, /*copy=*/true).requires_grad_();
-  if (bucket.precision.param != bucket.precision.reduce) {
+  const at::ScalarType type = read_type_of(bucket);
+  const Tensor read = value.to(type, /*non_blocking=*/false, /*copy=*/true).requires_grad_();
+  if (type != bucket.precision.reduce) {
     // The first gradient keeps its type: if it stays the only one, a wider copy would only cost
     // memory.
     const auto sum = bucket.sums[i] = std::make_shared<Tensor>();
     const bool is_fp32 = bucket.precision.reduce == at::kFloat;
-    take_gradients(read, [sum, is_fp32, type = bucket.precision.reduce](const Tensor& gradient) {
-      if (!sum->defined()) {
-        *sum = gradient;
-      } else {
-        *sum = is_fp32 ? add_in_fp32(*sum, gradient) : sum->to(type).add_(gradient);
-      }
-    });
+    const std::weak_ptr<Parameter> parameter = bucket.shards->parameters()[i];
+    take_gradients(
+        read, [sum, is_fp32, parameter, type = bucket.precision.reduce](const Tensor& gradient) {
+          if (const auto own = parameter.lock()) record_late_backward(*own);
+          if (!sum->defined()) {
+            *sum = gradient;
+          } else {
+            *sum = is_fp32 ? add_in_fp32(*sum, gradient) : sum->to(type).add_(gradient);
+          }
+        });
   }
   p.set_use(read, bucket.sums[i]);
 }
@@ -249,7 +258,13 @@ void GradientSync::start_next() {
   bucket.reduction = bucket.shards->start_reduce(std::move(gradients), bucket.precision);
 }
 
+void GradientSync::check_types() const {
+  const bool is_read = options_.precision && options_.sharding != DataSharding::kFsdp;
+  if (is_read) check_leaf_types(parameters_, *options_.precision);
+}
+
 void GradientSync::check_reads_copies() const {
+  check_types();
   for (const Bucket& bucket : buckets_) {
     for (size_t i = 0; i < bucket.sums.size(); ++i) {
       const Parameter& p = *bucket.shards->parameters()[i];
@@ -265,7 +280,10 @@ void GradientSync::begin(size_t num_micro_batches) {
   record_on_leaves();
   check_reads_copies();
   check_no_stale_gradients(parameters_);
-  CLEAVE_CHECK(!has_unsummed_copies(), Code::kUsage,
+  const bool is_on_leaf = std::any_of(parameters_.begin(), parameters_.end(), [](const auto& p) {
+    return p->leaf().defined() && p->is_trained() && p->leaf().grad().defined();
+  });
+  CLEAVE_CHECK(!is_on_leaf && !has_unsummed_copies(), Code::kUsage,
                "backward ran before begin(), and complete() did not follow; call zero_grad() to "
                "discard its gradients");
   // A step that was given up, before complete(), has started some.

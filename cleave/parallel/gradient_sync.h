@@ -52,7 +52,8 @@ class GradientSync {
  public:
   /// `parameters`: those with memory on this rank, which they may get later. Frozen ones are left
   /// out. ZeRO-1 shards the leaves here.
-  GradientSync(Parameters parameters, const Axis& dp, const GradientSyncOptions& options = {});
+  GradientSync(const Parameters& parameters, const Axis& dp,
+               const GradientSyncOptions& options = {});
 
   [[nodiscard]] const Parameters& parameters() const { return parameters_; }
 
@@ -87,6 +88,7 @@ class GradientSync {
   void add_buckets(const Parameters& parameters, const ShardPrecision& precision);
   void add_buckets_over(const Parameters& parameters, const ShardPrecision& precision);
   void add_bucket(Parameters parameters, const ShardPrecision& precision);
+  [[nodiscard]] static at::ScalarType read_type_of(const Bucket& bucket);
   /// The data-parallel ranks that have the parameter.
   [[nodiscard]] const std::shared_ptr<const Axis>& data_of(const Parameter& p) const {
     return p.copies() ? copies_ : dp_;
@@ -98,6 +100,7 @@ class GradientSync {
   [[nodiscard]] bool is_zero1() const { return options_.sharding == DataSharding::kZero1; }
   /// Whether copies of the leaves have gradients of which no sum was started.
   [[nodiscard]] bool has_unsummed_copies() const;
+  void check_types() const;
   void check_reads_copies() const;
   void reset_step();
   void finish_pass(size_t layer);

@@ -199,6 +199,59 @@ TEST(GradientSync, GradientsThatWereNotSummedOverDp_AreRefusedByNormClipAndStep)
   }
 }
 
+/// A model with FSDP or a GradientSync of the default precision, whose leaves have a type.
+struct Defaults {
+  std::unique_ptr<Model> model = model_on({});
+  std::unique_ptr<GradientSync> sync;
+
+  Defaults(DataSharding sharding, const Axis& dp, at::ScalarType type) {
+    if (sharding == DataSharding::kFsdp) {
+      fully_shard(model->sequence(), dp);
+    } else {
+      sync = std::make_unique<GradientSync>(model->parameters(), dp,
+                                            GradientSyncOptions{.sharding = sharding});
+    }
+    materialize(*model, {.seed = 5, .dtype = type});
+  }
+  [[nodiscard]] DTensor logits() const {
+    return (*model)(DTensor(test::ids({2, 5}, 23, 1), Axis(), Replicate{}), Context());
+  }
+};
+
+// Oracle: a model that is not sharded, whose forward is in the type of its leaves.
+TEST(ShardPrecision, OfLeavesInBf16_IsNoWider) {
+  for (const DataSharding sharding :
+       {DataSharding::kNone, DataSharding::kZero1, DataSharding::kFsdp}) {
+    on_mesh(2, 1, [&](const Axis& dp, const Axis& tp) {
+      const auto whole = model_on(tp);
+      materialize(*whole, {.seed = 5, .dtype = at::kBFloat16});
+      const Defaults some(sharding, dp, at::kBFloat16);
+      if (some.sync) some.sync->refresh_weights();
+      const Tensor logits = some.logits().local();
+      EXPECT_EQ(logits.scalar_type(), at::kBFloat16);
+      EXPECT_TRUE(logits.equal(
+          (*whole)(DTensor(test::ids({2, 5}, 23, 1), Axis(), Replicate{}), Context()).local()));
+    });
+  }
+}
+
+TEST(ShardPrecision, OfLeavesInFp64_IsRefusedIfItIsNarrower) {
+  for (const DataSharding sharding :
+       {DataSharding::kNone, DataSharding::kZero1, DataSharding::kFsdp}) {
+    const Defaults some(sharding, Axis(), at::kDouble);
+    std::vector<std::function<void()>> calls{[&] { (void)some.logits(); }};
+    if (some.sync) {
+      calls = {[&] { some.sync->refresh_weights(); }, [&] { some.sync->begin(1); },
+               [&] { some.sync->complete(); }};
+    }
+    for (const auto& call : calls) {
+      const Error error = test::thrown_by(call);
+      EXPECT_EQ(error.code(), Code::kUsage);
+      EXPECT_NE(std::string(error.what()).find("is in fp64"), std::string::npos) << error.what();
+    }
+  }
+}
+
 struct Sharding {
   bool as_list = false;      // each layer gathers for the next one
   bool has_partial = false;  // an incomplete forward after each micro-batch, before weights change

@@ -288,19 +288,44 @@ void average_gradients(const Parameters& parameters, const Axis& tp, const Axis&
   }
 }
 
+namespace {
+
+/// Refuses an axis without all ranks that hold parts of a parameter or other parameters: each of
+/// its groups of ranks would silently have a norm of its own.
+void check_has_all_parts(const Parameters& parameters, const Axis& over) {
+  const std::vector<int> ranks = over.ranks();
+  std::vector<Axis> seen;
+  for (const auto& p : parameters) {
+    for (const Axis& axis : {p->axis(), p->data_axis(), stages_of(*p)}) {
+      if (axis.size() == 1 || std::ranges::find(seen, axis) != seen.end()) continue;
+      seen.push_back(axis);
+      const bool has_all = std::ranges::all_of(
+          axis.ranks(), [&](int rank) { return std::ranges::find(ranks, rank) != ranks.end(); });
+      CLEAVE_CHECK(has_all, Code::kUsage, "the norm is over the ", ranks.size(), " ranks of ",
+                   over.name(), ", and ", p->name(), " or the parameters beside it are on the ",
+                   axis.size(), " ranks of ", axis.name(),
+                   " too; give an axis of all ranks (Mesh::flatten), or use clip_grad_norm");
+    }
+  }
+}
+
+}  // namespace
+
 GradientNorm gradient_norm(const Parameters& parameters, const Axis& tp, double power) {
+  check_has_all_parts(parameters, tp);
   for (const auto& p : parameters) {
     CLEAVE_CHECK(!p->copies(), Code::kUsage, p->name(),
                  " belongs to an expert, and --ep gives other ranks other experts; use "
                  "gradient_norm(parameters, tp, ep)");
     check_complete(*p);
   }
-  return norm_over(parameters, {.tp = tp, .data = {}, .stages = {}}, power);
+  return norm_over(trained_of(parameters), {.tp = tp, .data = {}, .stages = {}}, power);
 }
 
 GradientNorm gradient_norm(const Parameters& parameters, const Axis& tp, const Axis& ep) {
+  check_has_all_parts(parameters, tp);
   for (const auto& p : parameters) check_complete(*p);
-  return norm_over(parameters, {.tp = tp, .data = ep, .stages = {}}, 2);
+  return norm_over(trained_of(parameters), {.tp = tp, .data = ep, .stages = {}}, 2);
 }
 
 double clip_factor(double norm, double max_norm) {
@@ -340,6 +365,13 @@ GradientNorm clip_grad_norm_of(const Parameters& parameters, double max_norm, do
     check_complete(*p);
     take_axis(axes.stages, stages_of(*p), *p);
   }
+  const bool has_memory =
+      std::ranges::any_of(once, [](const auto& p) { return p->leaf().defined(); });
+  CLEAVE_CHECK(
+      has_memory, Code::kUsage,
+      "none of the parameters has memory on this rank, so it is not known with which ranks "
+      "they have a norm; give all parameters of the model, or of this pipeline stage, the "
+      "frozen ones too");
   GradientNorm norm = norm_over(once, axes, norm_type);
   if (std::isfinite(norm.value)) {
     clip_gradients(once, norm.value, max_norm);

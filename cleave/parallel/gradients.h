@@ -44,8 +44,9 @@ struct GradientNorm {
 /// value (power = infinity). Every element counts once, also of replicated and tied parameters and
 /// of copied KV heads. Undefined gradients count as zeros, as do parameters without memory on this
 /// rank (of another pipeline stage). The same bits on every rank of the axis. Throws Error(kUsage),
-/// naming the missing call, if a gradient is still partial, like clip_grad_norm, and for experts
-/// that are shared out over ranks.
+/// naming the missing call, if a gradient is still partial, like clip_grad_norm, for experts that
+/// are shared out over ranks, and for an axis without all ranks of a pipeline, of tensor
+/// parallelism, or over which ZeRO-1 or FSDP shards leaves.
 GradientNorm gradient_norm(const Parameters& parameters, const Axis& tp, double power = 2);
 
 /// The same with experts that are shared out over the axis `ep`: other parameters are the same on
@@ -70,8 +71,10 @@ GradientNorm clip_grad_norm_of(const Parameters& parameters, double max_norm, do
 /// same parameters, each pipeline stage with its own.
 ///
 /// Error(kUsage) for experts that are shared out over ranks, which need gradient_norm() with ep.
-/// Error(kUsage), naming the missing call, if a gradient is still partial: over tp, over the stages
-/// that share the parameter, or over the data-parallel ranks of a GradientSync or ZeRO-1.
+/// Error(kUsage) if none of the parameters has memory on this rank: a pipeline stage without
+/// trained parameters must give its frozen ones, which know the pipeline too. Error(kUsage), naming
+/// the missing call, if a gradient is still partial: over tp, over the stages that share the
+/// parameter, or over the data-parallel ranks of a GradientSync or ZeRO-1.
 ///
 /// If a gradient is not finite, nothing is scaled and the result names the parameter; with
 /// error_if_nonfinite that is Error(kNumerics). Error(kUsage) for a negative max_norm or a

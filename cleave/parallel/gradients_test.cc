@@ -236,13 +236,26 @@ TEST(ClipGradNorm, NotFinite_NamesItAndScalesNothing) {
 }
 
 TEST(ClipGradNorm, InvalidNormType_IsRefused) {
-  const Parameters none;
+  const auto p = std::make_shared<Parameter>(std::vector<int64_t>{2}, Init::constant(0));
+  p->set_leaf(at::zeros({2}));
+  const Parameters one{p};
   for (const double power : {0.0, -1.0, std::nan("")}) {
-    EXPECT_EQ(test::thrown_by([&] { clip_grad_norm(none, 1, power); }).code(), Code::kUsage);
+    EXPECT_EQ(test::thrown_by([&] { clip_grad_norm(one, 1, power); }).code(), Code::kUsage);
   }
-  EXPECT_EQ(test::thrown_by([&] { clip_grad_norm(none, -1); }).code(), Code::kUsage);
-  EXPECT_EQ(clip_grad_norm(none, 1).value, 0);
-  EXPECT_EQ(clip_grad_norm(none, 1, std::numeric_limits<double>::infinity()).value, 0);
+  EXPECT_EQ(test::thrown_by([&] { clip_grad_norm(one, -1); }).code(), Code::kUsage);
+  EXPECT_EQ(clip_grad_norm(one, 1).value, 0);
+  EXPECT_EQ(clip_grad_norm(one, 1, std::numeric_limits<double>::infinity()).value, 0);
+}
+
+// As of a pipeline stage without trained parameters: without this error the other stages would
+// wait.
+TEST(ClipGradNorm, WithoutAParameterThatHasMemory_IsRefused) {
+  const auto elsewhere = std::make_shared<Parameter>(std::vector<int64_t>{2}, Init::constant(0));
+  for (const Parameters& list : {Parameters{}, Parameters{elsewhere}}) {
+    const Error error = test::thrown_by([&] { clip_grad_norm(list, 1); });
+    EXPECT_EQ(error.code(), Code::kUsage);
+    EXPECT_NE(std::string(error.what()).find("the frozen ones too"), std::string::npos);
+  }
 }
 
 TEST(SumGradients, OverDataParallelRanks_AddsInBuckets) {

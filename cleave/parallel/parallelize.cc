@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "cleave/base/str.h"
-#include "cleave/base/suggest.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/nn/head_loss.h"
 #include "cleave/parallel/fsdp.h"
@@ -26,19 +25,6 @@ OptimizerOptions with_matrices(OptimizerOptions options, const std::vector<Layer
     }
   }
   return options;
-}
-
-/// Refuses settings for names that no parameter of the model has.
-void check_names(const OptimizerOptions& options, Layer& model) {
-  std::vector<std::string> names;
-  for (const auto& p : model.parameters()) names.push_back(p->name());
-  const std::set<std::string> known(names.begin(), names.end());
-  std::set<std::string> given = options.matrices;
-  for (const auto& [name, own] : options.own) given.insert(name);
-  for (const std::string& name : given) {
-    CLEAVE_CHECK(known.contains(name), Code::kUsage, "the optimizer's options have '", name,
-                 "', which is no parameter of the model", did_you_mean(name, names));
-  }
 }
 
 }  // namespace
@@ -140,7 +126,6 @@ Parallelized parallelize(Layer& model, const std::vector<Layer*>& sequence,
   if (config.tp > 1) parallelize_module(model, axes.tp, config.plan);
   model.name_tree();
   check_all_in_sequence(model, sequence);
-  check_names(optimizer, model);
   share_out_experts(model, axes, RankTokens::kOwn);
   out.pipeline = std::make_unique<PipelineModel>(
       sequence, axes.pp,
@@ -170,9 +155,9 @@ Parallelized parallelize(Layer& model, const std::vector<Layer*>& sequence,
   sum_during_backward(out.gradients, out.pipeline->local_layers());
   const OptimizerOptions settings = with_matrices(optimizer, sequence);
   if (config.sharding == DataSharding::kZero1) {
-    out.optimizer = std::make_unique<Zero1Optimizer>(out.gradients, settings);
+    out.optimizer = std::make_unique<Zero1Optimizer>(out.gradients, settings, model.parameters());
   } else {
-    out.optimizer = std::make_unique<Optimizer>(trained, settings);
+    out.optimizer = std::make_unique<Optimizer>(trained, settings, model.parameters());
   }
   return out;
 }

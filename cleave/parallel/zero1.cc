@@ -13,11 +13,11 @@ Zero1Optimizer::Zero1Optimizer(const Parameters& parameters, const Axis& dp,
                                                              .precision = zero1.precision,
                                                              .pipeline = zero1.pipeline,
                                                              .bucket_bytes = zero1.bucket_bytes}),
-          options) {}
+          options, parameters) {}
 
 Zero1Optimizer::Zero1Optimizer(std::shared_ptr<GradientSync> gradients,
-                               const OptimizerOptions& options)
-    : Optimizer(gradients->parameters(), options), gradients_(std::move(gradients)) {}
+                               const OptimizerOptions& options, const Parameters& model)
+    : Optimizer(gradients->parameters(), options, model), gradients_(std::move(gradients)) {}
 
 void Zero1Optimizer::step(double lr, double gradient_scale) {
   CLEAVE_CHECK(

@@ -36,8 +36,10 @@ class Zero1Optimizer : public Optimizer {
   /// Shards the leaves. If they have memory already, call gather_weights() next.
   Zero1Optimizer(const Parameters& parameters, const Axis& dp, const OptimizerOptions& options,
                  const Zero1Options& zero1 = {});
-  /// For the parameters of a GradientSync with kZero1, which has sharded their leaves.
-  Zero1Optimizer(std::shared_ptr<GradientSync> gradients, const OptimizerOptions& options);
+  /// For the parameters of a GradientSync with kZero1, which has sharded their leaves. `model`: see
+  /// Optimizer; frozen parameters, which a GradientSync leaves out, are known by it too.
+  Zero1Optimizer(std::shared_ptr<GradientSync> gradients, const OptimizerOptions& options,
+                 const Parameters& model = {});
 
   /// Gathers the weights that forward reads from the leaves. Call it after the leaves are filled.
   /// Collective.

@@ -92,6 +92,26 @@ void PipelineModel::run(PipelineRun& run, const Schedule& schedule) {
   if (options_.trace) events_ = run.take_events();
 }
 
+namespace {
+
+/// Every rank gets the inputs, but only the ranks whose stages read one compute parts of its
+/// gradient.
+void check_inputs_need_no_gradient(const std::vector<MicroBatch>& micro_batches) {
+  for (const MicroBatch& micro_batch : micro_batches) {
+    std::vector<Tensor> inputs{micro_batch.input.local()};
+    if (!micro_batch.context.values.empty()) {
+      for (const Tensor& value : micro_batch.context.values.locals()) inputs.push_back(value);
+    }
+    CLEAVE_CHECK(std::ranges::none_of(inputs, [](const Tensor& t) { return t.requires_grad(); }),
+                 Code::kUsage,
+                 "an input of the pipeline or a named value needs a gradient, and each stage would "
+                 "compute another part of it; make the value by a layer of the sequence "
+                 "(set_output_name), or detach it");
+  }
+}
+
+}  // namespace
+
 std::vector<double> PipelineModel::run_train(const std::vector<MicroBatch>& micro_batches,
                                              const PipelineLoss& loss) {
   return start_train(micro_batches, loss)();
@@ -101,6 +121,7 @@ PendingLosses PipelineModel::start_train(const std::vector<MicroBatch>& micro_ba
                                          const PipelineLoss& loss) {
   CLEAVE_CHECK(loss != nullptr, Code::kUsage,
                "run_train needs a loss and none was given; pass one");
+  if (pp_.size() > 1) check_inputs_need_no_gradient(micro_batches);
   for (const auto& p : parameters_) {
     // Frozen parameters record the axis too: a stage may have no others.
     const bool is_tied = !p->is_frozen() && std::find(tied_.begin(), tied_.end(), p) != tied_.end();
@@ -133,6 +154,9 @@ void PipelineModel::sum_tied_gradients() const {
     if (tied_[i]->is_frozen() || is_tied_sum(*tied_[i])) continue;
     Tensor& grad = leaf.mutable_grad();
     if (!grad.defined()) grad = at::zeros_like(leaf);
+    // A single bf16 gradient is narrow (FlatShards::start_reduce), and other stages may have wide
+    // ones.
+    if (grad.scalar_type() != leaf.scalar_type()) grad = grad.to(leaf.scalar_type());
     const std::string& site = tied_[i]->name();
     const auto& ranks = tied_ranks_[i];
     if (ranks.front() != pp_.rank()) {

@@ -11,7 +11,9 @@ namespace cleave::inline pipeline {
 
 /// A part of the batch that passes the pipeline at a time. Every rank gets all micro-batches.
 struct MicroBatch {
-  DTensor input;      ///< of the first stage, e.g. ids [B, T], on the tensor-parallel axis
+  /// Of the first stage, e.g. ids [B, T], on the tensor-parallel axis. With several ranks in the
+  /// pipeline, neither it nor a value of the context may need a gradient.
+  DTensor input;
   Context context{};  ///< positions, masks, dropout counters and further inputs, for all stages
 };
 

@@ -201,6 +201,25 @@ TEST(PipelineModel, TiedLlama_GivesTheUnsplitLossAndGradients) {
   }
 }
 
+// Oracle: 256 + 1 and 0.5 + 1/256, which bf16 rounds.
+TEST(PipelineModel, TiedGradientsInBf16_AreSummedInTheTypeOfTheLeaf) {
+  on_grid(2, 1, [](const Axis& pp, const Axis&) {
+    TinySequence tiny({.tied = true});
+    PipelineModel model(tiny.sequence(), pp);
+    for (Layer* layer : model.local_layers()) materialize(*layer);
+    const Parameter& p = *model.tied_parameters().front();
+    const auto sum = [&](double first, double second, at::ScalarType type) {
+      const double own = pp.rank() == 0 ? first : second;
+      p.leaf().mutable_grad() = at::full(p.shape(), own, pp.rank() == 0 ? at::kBFloat16 : type);
+      model.sum_tied_gradients();
+      EXPECT_EQ(p.leaf().grad().scalar_type(), at::kFloat);
+      return p.leaf().grad().to(at::kDouble);
+    };
+    EXPECT_TRUE(sum(256, 1, at::kBFloat16).eq(257).all().item<bool>());
+    EXPECT_TRUE(sum(0.5, 0x1p-8, at::kFloat).eq(0.5 + 0x1p-8).all().item<bool>());
+  });
+}
+
 TEST(PipelineModel, EveryParameter_IsOwnedOnceAndHasMemoryWhereItIsUsed) {
   for (const bool tied : {false, true}) {
     std::map<std::string, int> owners, holders;
@@ -467,6 +486,35 @@ TEST(PipelineModel, RanksWithDifferentNumbersOfMicroBatches_AreRefused) {
   });
   EXPECT_EQ(error.code(), Code::kDesync);
   EXPECT_THAT(error.what(), testing::HasSubstr("runs 2 micro-batches, rank 1 runs 3"));
+}
+
+// Each rank has the maker of the input, of which only the first one's would get the gradient.
+TEST(PipelineModel, InputThatNeedsAGradient_IsRefusedOnSeveralRanks) {
+  for (const int ranks : {1, 2}) {
+    for (const bool is_named : {false, true}) {
+      on_grid(ranks, 1, [&](const Axis& pp, const Axis& tp) {
+        Scale first, last;
+        Chain chain(first, last);
+        PipelineModel model(chain.sequence(), pp);
+        give_memory(model.local_layers());
+        std::vector<MicroBatch> batches = number_batches(1, tp);
+        const DTensor made(at::ones({2, 3}, at::kDouble).requires_grad_(), tp, Replicate{});
+        if (is_named) {
+          batches[0].context.values = NamedValues().with("made", made);
+        } else {
+          batches[0].input = made;
+        }
+        if (ranks == 1) {
+          model.run_train(batches, sum_of);
+          EXPECT_EQ(made.local().grad().defined(), !is_named);
+        } else {
+          const Error error = thrown_by([&] { model.run_train(batches, sum_of); });
+          EXPECT_EQ(error.code(), Code::kUsage);
+          EXPECT_THAT(error.what(), testing::HasSubstr("or detach it"));
+        }
+      });
+    }
+  }
 }
 
 TEST(PipelineModel, WrongUse_IsRefused) {

@@ -7,6 +7,7 @@
 #include "cleave/base/clock.h"
 #include "cleave/kernels/host_copy.h"
 #include "cleave/nn/balance_loss.h"
+#include "cleave/nn/call_record.h"
 #include "cleave/nn/subject.h"
 #include "cleave/runtime/step_recorder.h"
 #include "cleave/torch_internals/node.h"
@@ -133,9 +134,13 @@ DTensor PipelineRun::output_of(const Action& action, const DTensor& input, Conte
     context.deferred = live.deferred;
   }
   const Range& layers = work_.stages[static_cast<size_t>(action.stage)];
+  const std::span sequence(work_.sequence);
+  CallRecord calls;  // as if one layer called the whole sequence
+  for (const Layer* layer : sequence.first(static_cast<size_t>(layers.begin))) {
+    calls.count_call(*layer);
+  }
   return call_in_order(
-      std::span(work_.sequence)
-          .subspan(static_cast<size_t>(layers.begin), static_cast<size_t>(layers.size())),
+      sequence.subspan(static_cast<size_t>(layers.begin), static_cast<size_t>(layers.size())),
       input, context);
 }
 

@@ -16,17 +16,17 @@
 namespace cleave::inline torch_internals {
 namespace {
 
-class TakeGradient : public torch::autograd::PostAccumulateGradHook {
+class AfterGradient : public torch::autograd::PostAccumulateGradHook {
  public:
-  explicit TakeGradient(std::function<void(const Tensor&)> take) : take_(std::move(take)) {}
+  explicit AfterGradient(std::function<void(const Tensor&)> work) : work_(std::move(work)) {}
 
   void operator()(const torch::autograd::Variable& leaf) override {
     const at::NoGradGuard no_grad;
-    take_(std::exchange(leaf.mutable_grad(), {}));
+    work_(leaf);
   }
 
  private:
-  std::function<void(const Tensor&)> take_;
+  std::function<void(const Tensor&)> work_;
 };
 
 }  // namespace
@@ -47,8 +47,15 @@ void backward_from(const std::vector<GraphEnd>& ends, const std::vector<Tensor>&
 }
 
 void take_gradients(const Tensor& leaf, std::function<void(const Tensor& gradient)> take) {
+  after_gradient(leaf, [take = std::move(take)](const Tensor& t) {
+    take(std::exchange(t.mutable_grad(), {}));
+  });
+}
+
+void after_gradient(const Tensor& leaf, std::function<void(const Tensor& leaf)> work) {
+  if (torch::autograd::impl::post_acc_grad_hooks(leaf)) return;
   torch::autograd::impl::set_post_acc_grad_hooks(leaf,
-                                                 std::make_unique<TakeGradient>(std::move(take)));
+                                                 std::make_unique<AfterGradient>(std::move(work)));
 }
 
 uint64_t next_node_number() {

@@ -42,6 +42,10 @@ void backward_from(const std::vector<GraphEnd>& ends, const std::vector<Tensor>&
 /// with it, without grad mode. So gradients of several backwards do not add up on the leaf.
 void take_gradients(const Tensor& leaf, std::function<void(const Tensor& gradient)> take);
 
+/// After each backward that adds to the gradient of the leaf `leaf`: calls `work` with the leaf,
+/// without grad mode. Does nothing if the leaf has such a function already.
+void after_gradient(const Tensor& leaf, std::function<void(const Tensor& leaf)> work);
+
 /// The number of the next node that this thread makes.
 uint64_t next_node_number();
 

@@ -78,7 +78,7 @@ const Tensor& SavedInput::get() const {
   CLEAVE_CHECK(tensor_.is_inference() || version_ == version_of(tensor_), Code::kUsage, op_,
                ": backward needs a tensor of shape ", tensor_.sizes(),
                " that was changed in place after forward read it; change a copy instead (x = x + y "
-               "in place of x.add_(y))");
+               "in place of x.add_(y)), and call an optimizer's step only after backward");
   return tensor_;
 }
 

@@ -307,7 +307,13 @@ Tensor fast_attention(const Tensor& q, const Tensor& k, const Tensor& v,
   Tensor out = saved.out;
   if (!has_backward) return out;
   saved.out = Tensor();  // backward needs none, and the result's node must not own the result
-  connect("attention", {q, k, v}, {out}, [saved](variable_list&& grads) -> variable_list {
+  const auto check = [inputs = std::array{SavedInput("attention", saved.q),
+                                          SavedInput("attention", saved.k),
+                                          SavedInput("attention", saved.v)}] {
+    for (const SavedInput& input : inputs) (void)input.get();
+  };
+  connect("attention", {q, k, v}, {out}, [saved, check](variable_list&& grads) -> variable_list {
+    check();
     const Tensor dout = with_heads_together(grads[0]);
     variable_list d{empty_heads(saved.q), empty_heads(saved.k), empty_heads(saved.v)};
     if (!dout.is_meta()) run_backward(saved, dout, d);

@@ -83,8 +83,9 @@ Tensor embedding_rows(const Tensor& table, const Tensor& ids, int64_t padding) {
   if (!is_narrow || !(table.is_cpu() || table.is_meta())) return at::embedding(table, ids, padding);
   return differentiable(
       "embedding", table, [&](const Tensor& t) { return at::embedding(t, ids, padding); },
-      [ids, num_ids = table.size(0), padding](const Tensor& gradient) {
-        return gradient_of_table(gradient, ids, num_ids, padding);
+      [ids = SavedInput("embedding", ids), num_ids = table.size(0),
+       padding](const Tensor& gradient) {
+        return gradient_of_table(gradient, ids.get(), num_ids, padding);
       });
 }
 

@@ -285,9 +285,10 @@ NormedSum fused_rms_norm(const Terms& x, const Tensor& weight, double eps, doubl
   in.count(result.normed);
   if (!has_backward) return result;
   connect_norm("rms_norm", x, {weight}, result,
-               [saved = SavedInput("rms_norm", in.sum), w, scales, offset](const NormGradients& d) {
-                 const Tensor& of = saved.get();
-                 return norm_backward(norm_job(of, w, scales, offset), of, w, d);
+               [saved = SavedInput("rms_norm", in.sum), weight = SavedInput("rms_norm", w), scales,
+                offset](const NormGradients& d) {
+                 const Tensor &of = saved.get(), &by = weight.get();
+                 return norm_backward(norm_job(of, by, scales, offset), of, by, d);
                });
   return result;
 }
@@ -315,8 +316,9 @@ NormedSum fused_layer_norm(const Terms& x, const Tensor& weight, const Tensor& b
   in.count(result.normed);
   if (!has_backward) return result;
   connect_norm("layer_norm", x, {weight, bias}, result,
-               [of = SavedInput("layer_norm", in.sum), w, moments](const NormGradients& d) {
-                 return layer_norm_backward(of.get(), w, moments, d);
+               [of = SavedInput("layer_norm", in.sum), weight = SavedInput("layer_norm", w),
+                moments](const NormGradients& d) {
+                 return layer_norm_backward(of.get(), weight.get(), moments, d);
                });
   return result;
 }
@@ -452,7 +454,9 @@ Tensor rotated(const Tensor& x, const Tensor& cos, const Tensor& sin, float dire
 Tensor fused_rotary(const Tensor& x, const Tensor& cos, const Tensor& sin) {
   return differentiable(
       "rotary", x, [&](const Tensor& t) { return rotated(t, cos, sin, 1); },
-      [cos, sin](const Tensor& g) { return rotated(g, cos, sin, -1); });
+      [cos = SavedInput("rotary", cos), sin = SavedInput("rotary", sin)](const Tensor& g) {
+        return rotated(g, cos.get(), sin.get(), -1);
+      });
 }
 
 SoftmaxSums softmax_sums(const Tensor& logits) {

@@ -148,18 +148,19 @@ Tensor weight_gradient(const Tensor& g, const Tensor& x, const Tensor& weight) {
 struct AffineBackward {
   std::optional<SavedInput> x;
   std::vector<int64_t> shape;  ///< of x
-  Tensor values;               ///< of the weight
+  SavedInput weight;           ///< without its graph
   Tensor deferred_weight;      ///< with the graph to its leaf; empty if nothing is deferred
   std::shared_ptr<DeferredGradients> deferred;
   bool x_grad, weight_grad, bias_grad;
 
   variable_list operator()(variable_list&& grads) const {
     const Tensor g = as_matrix(grads[0]);
+    const Tensor& values = weight.get();
     variable_list out(3);
     if (x_grad) out[0] = input_gradient(g, values).view(shape);
     if (deferred) {
       deferred->add(deferred_weight,
-                    [g, x = x->get(), values = values] { return weight_gradient(g, x, values); });
+                    [g, x = x->get(), values] { return weight_gradient(g, x, values); });
     } else if (weight_grad) {
       out[1] = weight_gradient(g, x->get(), values);
     }
@@ -228,7 +229,7 @@ Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
   connect("linear", {x, defers ? Tensor() : weight, bias.value_or(Tensor())}, {y},
           AffineBackward{.x = weight_grad ? std::optional(SavedInput("linear", x)) : std::nullopt,
                          .shape = x.sizes().vec(),
-                         .values = weight.detach(),
+                         .weight = SavedInput("linear", weight),
                          .deferred_weight = defers ? weight : Tensor(),
                          .deferred = defers ? deferred : nullptr,
                          .x_grad = x_grad,
@@ -266,10 +267,11 @@ Tensor affine_frozen(const Tensor& x, std::function<Tensor()> weight,
     return y;
   }
   connect("linear_low_rank", {x, branch->a, branch->b}, {y},
-          [weight = std::move(weight), saved = SavedInput("linear", x), a = branch->a.detach(),
-           b = branch->b.detach(), scale = branch->scale, narrow, x_grad](variable_list&& grads) {
+          [weight = std::move(weight), saved = SavedInput("linear", x),
+           saved_a = SavedInput("adapter", branch->a), saved_b = SavedInput("adapter", branch->b),
+           scale = branch->scale, narrow, x_grad](variable_list&& grads) {
             const Tensor g = as_matrix(grads[0]);
-            const Tensor& input = saved.get();
+            const Tensor &input = saved.get(), &a = saved_a.get(), &b = saved_b.get();
             const Tensor of_narrow = product(g, b.t(), std::nullopt) * scale;
             variable_list out(3);
             out[1] = product(transposed(of_narrow), as_matrix(input).t(), std::nullopt);

@@ -8,7 +8,7 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/CPUAllocator.h>
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "cleave/kernels/cpu/attention.h"
@@ -82,7 +82,10 @@ at::DataPtr move_memory(const Tensor& t) {
   return old;
 }
 
-variable_list gradients(const Operation& operation, at::ScalarType type, bool moves) {
+/// The gradients of the inputs, of which the one number `changed` is changed in place after
+/// forward.
+variable_list gradients(const Operation& operation, at::ScalarType type, bool moves,
+                        std::optional<size_t> changed = {}) {
   variable_list inputs;
   for (size_t i = 0; i < operation.shapes.size(); ++i) {
     inputs.push_back(test::leaf_of(test::numbers(operation.shapes[i], i + 1).to(type)));
@@ -93,6 +96,7 @@ variable_list gradients(const Operation& operation, at::ScalarType type, bool mo
   if (moves) {
     for (const Tensor& t : inputs) old.push_back(move_memory(t));
   }
+  if (changed) inputs[*changed].detach().add_(1);
   return torch::autograd::grad({y}, inputs, {dy}, /*retain_graph=*/false, /*create_graph=*/false,
                                /*allow_unused=*/true);
 }
@@ -108,6 +112,29 @@ TEST(MovedMemory, BetweenForwardAndBackward_ChangesNoGradient) {
         EXPECT_TRUE(at::equal(got[i], want[i]))
             << operation.name << ", " << type << ", input " << i;
       }
+    }
+  }
+}
+
+// As by an optimizer's step. libtorch's own operations refuse it too.
+TEST(ChangedMemory, BetweenForwardAndBackward_ChangesNoGradientOrIsRefused) {
+  for (const Operation& operation : operations()) {
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      const variable_list want = gradients(operation, type, false);
+      size_t num_refused = 0;
+      for (size_t changed = 0; changed < operation.shapes.size(); ++changed) {
+        try {
+          const variable_list got = gradients(operation, type, false, changed);
+          for (size_t i = 0; i < want.size(); ++i) {
+            EXPECT_TRUE(!want[i].defined() || at::equal(got[i], want[i]))
+                << operation.name << ", " << type << ", input " << i << " of " << changed;
+          }
+        } catch (const std::exception& error) {
+          EXPECT_THAT(error.what(), testing::ContainsRegex("in-?place|in place"));
+          ++num_refused;
+        }
+      }
+      EXPECT_GT(num_refused, 0U) << operation.name;
     }
   }
 }
