@@ -214,6 +214,42 @@ TEST(ChatTemplate, Folder_TheFileComesBeforeTheConfig) {
   EXPECT_THAT(thrown_by([&] { (void)load(); }).what(), HasSubstr("chat_template.jinja: line 1"));
 }
 
+// Oracle: get_chat_template() of transformers 5.19, which takes "tool_use" if `tools` is not None.
+TEST(ChatTemplate, ToolsInAFolderWithATemplateForThem_UseThatTemplate) {
+  const test::TempFolder folder;
+  const auto tokenizer = byte_tokenizer();
+  const std::string with_blocks =
+      "{{ tools|length }}{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}"
+      "{% endfor %}";
+  const auto expect_both = [&](const std::string& without) {
+    const auto both = load_chat_template("", folder.path().string(), *tokenizer, 0);
+    const TemplateVariables some{{"tools", jinja::Value::list({jinja::Value::text("f")})}};
+    const TemplateVariables none{{"tools", jinja::Value(nullptr)}};
+    EXPECT_EQ(both->render(kChat, false, some), "1abcdef");
+    EXPECT_EQ(both->render(kChat, false, {{"tools", jinja::Value::list({})}}), "0abcdef");
+    EXPECT_EQ(both->render(kChat, false, none), without);
+    EXPECT_EQ(both->render(kChat, false), without);
+    EXPECT_EQ(both->text(), without);
+    EXPECT_EQ(parts_of(both->training_text(kChat, some)),
+              (std::vector<std::string>{"ab", "cd", "e", "f"}));
+    EXPECT_EQ(both->num_parts(kChat, some), 4);
+  };
+  write(folder / "tokenizer_config.json",
+        R"({"chat_template": [{"name": "tool_use", "template": ")" + with_blocks +
+            R"("}, {"name": "default", "template": "b"}]})");
+  expect_both("b");
+  write(folder / "chat_template.jinja", "file");  // then the list does not count
+  EXPECT_EQ(load_chat_template("", folder.path().string(), *tokenizer, 0)
+                ->render(kChat, false, {{"tools", jinja::Value::list({})}}),
+            "file");
+  std::filesystem::create_directory(folder / "additional_chat_templates");
+  write(folder / "additional_chat_templates/tool_use.jinja", with_blocks);
+  expect_both("file");
+  EXPECT_EQ(load_chat_template("chatml", folder.path().string(), *tokenizer, 0)
+                ->render({}, false, {{"tools", jinja::Value::list({})}}),
+            "");
+}
+
 TEST(ChatTokens, ByteTokenizer_TrainsTheAssistantsBytes) {
   const ChatText text =
       made(std::string(kChatMl))
