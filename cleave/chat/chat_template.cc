@@ -153,6 +153,30 @@ std::vector<std::string> functions_called_by(const Value& message) {
   return names;
 }
 
+/// Refuses calls whose arguments are a JSON text that the template quotes once more: models are
+/// trained with {"x": 1}, not with "{\"x\": 1}".
+void require_plain_arguments(const ChatMessages& messages, const std::string& text) {
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const Value* calls = member_of(messages[i], "tool_calls");
+    if (calls == nullptr || !calls->is_list()) continue;
+    for (const Value& call : calls->items()) {
+      const Value* function = member_of(call, "function");
+      const Value* given = member_of(function != nullptr ? *function : call, "arguments");
+      // Without quotes in it, the quoted text may be another part of the conversation.
+      if (given == nullptr || !given->is_text() || !given->string().starts_with('{') ||
+          given->string().find('"') == std::string::npos) {
+        continue;
+      }
+      jinja::Budget budget(UINT64_MAX, UINT64_MAX);
+      CLEAVE_CHECK(text.find(jinja::to_json(*given, {}, budget)) == std::string::npos,
+                   Code::kFormat, "the chat template quotes the arguments of a call in message ",
+                   i + 1,
+                   ", which are a JSON text; make them an object, as with: jq -c "
+                   "'(.messages[].tool_calls[]?.function.arguments) |= fromjson' FILE");
+    }
+  }
+}
+
 int64_t occurrences(std::string_view text, std::string_view wanted) {
   int64_t count = 0;
   for (size_t at = text.find(wanted); at != std::string_view::npos;
@@ -249,7 +273,9 @@ jinja::Rendered ChatTemplate::rendered(const ChatMessages& messages, bool add_ge
   variables.insert(variables.end(), own.begin(), own.end());  // the last one of a name counts
   variables.emplace_back("messages", Value::list(messages));
   variables.emplace_back("add_generation_prompt", Value(add_generation_prompt));
-  return template_for(own).render(variables, {.now = now_});
+  jinja::Rendered out = template_for(own).render(variables, {.now = now_});
+  require_plain_arguments(messages, out.text);
+  return out;
 }
 
 std::string ChatTemplate::render(const ChatMessages& messages, bool add_generation_prompt,

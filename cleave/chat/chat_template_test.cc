@@ -250,6 +250,29 @@ TEST(ChatTemplate, ToolsInAFolderWithATemplateForThem_UseThatTemplate) {
             "");
 }
 
+// transformers trains on the quoted text. Models write an object there: Qwen2.5's and Llama 3.1's
+// templates print it with tojson.
+TEST(ChatTemplate, ArgumentsThatTheTemplateWouldQuoteAgain_AreRefused) {
+  const auto text = [](const std::string& filter, const jinja::Value& arguments) {
+    const jinja::Value function =
+        jinja::Value::dict({{jinja::Value::text("name"), jinja::Value::text("f")},
+                            {jinja::Value::text("arguments"), arguments}});
+    const jinja::Value call = jinja::Value::dict({{jinja::Value::text("function"), function}});
+    auto members = chat_message("assistant", "").members();
+    members.emplace_back(jinja::Value::text("tool_calls"), jinja::Value::list({call}));
+    return made("{{ messages[0].tool_calls[0].function.arguments" + filter + " }}")
+        .render({jinja::Value::dict(std::move(members))}, false);
+  };
+  const std::string json = R"({"x": "\u00e9"})";
+  EXPECT_EQ(text("", jinja::Value::text(json)), json);
+  EXPECT_EQ(text("|tojson", jinja::Value::from_json(Json::parse(json, "j"))),
+            "{\"x\": \"\xc3\xa9\"}");
+  EXPECT_EQ(text("|tojson", jinja::Value::text("x")), "\"x\"");  // no JSON
+  const Error error = thrown_by([&] { (void)text("|tojson", jinja::Value::text(json)); });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_THAT(error.what(), HasSubstr("quotes the arguments of a call in message 1"));
+}
+
 TEST(ChatTokens, ByteTokenizer_TrainsTheAssistantsBytes) {
   const ChatText text =
       made(std::string(kChatMl))
