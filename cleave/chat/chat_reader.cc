@@ -299,7 +299,9 @@ TokenizedChat ChatReader::rendered(const Json& row, const std::string& kind) con
   }
   ChatText text = options_.chat_template->training_text(messages, own);
   std::vector<jinja::ByteSpan>& parts = text.assistant;
-  const auto end_of = [&](size_t count) {  // of the parts of the first `count` messages
+  // Of the parts of the first `count` messages. A part after all messages is of the last one.
+  const auto end_of = [&](size_t count) {
+    if (count == messages.size()) return parts.end();
     const ChatMessages first(messages.begin(), messages.begin() + static_cast<ptrdiff_t>(count));
     const size_t num_parts = options_.chat_template->num_parts(first, own);
     return parts.begin() + static_cast<ptrdiff_t>(std::min(parts.size(), num_parts));

@@ -164,6 +164,7 @@ TEST(ChatReader, AnswersWithWeightZero_AreNotTrained) {
   EXPECT_EQ(trained_text(chatml, messages({"", none, none})), "0" + end);
   EXPECT_EQ(trained_text(kBlocks, messages({none, "", one})), "(r)1(r)2;");
   EXPECT_EQ(trained_text(kBlocks, messages({"", none, one})), "(r)0(r)2;");
+  EXPECT_EQ(trained_text(kBlocks, messages({"", none})), "(r)0");
   EXPECT_EQ(
       trained_text(chatml, chat("conversations", R"("weight": 0.0, "from": "human", "value": )",
                                 R"("from": "gpt", "value": )",
