@@ -109,7 +109,8 @@ Value message_of(const Json& message) {
                                                           : Value::from_json(value));
   }
   // An assistant that calls tools may write no text.
-  if (!message.has("content") && !message.has("tool_calls")) {
+  const bool has_calls = message.has("tool_calls") && message.at("tool_calls").size() > 0;
+  if (!message.has("content") && !has_calls) {
     message.fail("expected a message with \"content\"");
   }
   return Value::dict(std::move(members));

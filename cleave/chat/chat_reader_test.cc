@@ -193,6 +193,9 @@ TEST(ChatReader, KeysWhoseMeaningWouldBeLost_AreRefused) {
   EXPECT_THAT(refused(R"({"messages": [{"role": "assistant", "content": "",
                           "function_call": {"name": "f", "arguments": "{}"}}]})"),
               HasSubstr("expected \"tool_calls\""));
+  EXPECT_THAT(
+      refused(R"({"messages": [{"role": "assistant", "content": null, "tool_calls": []}]})"),
+      HasSubstr("expected a message with \"content\""));
   EXPECT_THAT(refused(R"({"instruction": "a", "output": "b", "history": [["q", "a"]]})"),
               HasSubstr("write rows with earlier turns as \"messages\""));
   EXPECT_EQ(text_of(R"({"instruction": "a", "output": "b", "history": []})"),

@@ -153,12 +153,18 @@ std::vector<std::string> functions_called_by(const Value& message) {
   return names;
 }
 
-/// Refuses calls whose arguments are a JSON text that the template quotes once more: models are
+/// Refuses calls of functions that the text leaves out, because the model would learn not to call
+/// them, and calls whose arguments are a JSON text that the template quotes once more: models are
 /// trained with {"x": 1}, not with "{\"x\": 1}".
-void require_plain_arguments(const ChatMessages& messages, const std::string& text) {
+void check_calls(const ChatMessages& messages, const std::string& text) {
   for (size_t i = 0; i < messages.size(); ++i) {
     const Value* calls = member_of(messages[i], "tool_calls");
     if (calls == nullptr || !calls->is_list()) continue;
+    for (const std::string& name : functions_called_by(messages[i])) {
+      CLEAVE_CHECK(text.find(name) != std::string::npos, Code::kFormat,
+                   "the chat template leaves out the call of ", name, " in message ", i + 1,
+                   "; give --chat-template a template that has tool calls, or remove the row");
+    }
     for (const Value& call : calls->items()) {
       const Value* function = member_of(call, "function");
       const Value* given = member_of(function != nullptr ? *function : call, "arguments");
@@ -274,7 +280,7 @@ jinja::Rendered ChatTemplate::rendered(const ChatMessages& messages, bool add_ge
   variables.emplace_back("messages", Value::list(messages));
   variables.emplace_back("add_generation_prompt", Value(add_generation_prompt));
   jinja::Rendered out = template_for(own).render(variables, {.now = now_});
-  require_plain_arguments(messages, out.text);
+  check_calls(messages, out.text);
   return out;
 }
 

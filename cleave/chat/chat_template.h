@@ -43,7 +43,8 @@ class ChatTemplate {
 
   /// The text of the messages; with `add_generation_prompt` the beginning of an answer follows.
   /// `own`: what the template knows in addition. Throws Error(kFormat) if the template fails or
-  /// refuses the messages, or if it would quote the arguments of a call that are a JSON text.
+  /// refuses the messages, if it leaves out a call of a function, or if it would quote the
+  /// arguments of a call that are a JSON text.
   [[nodiscard]] std::string render(const ChatMessages& messages, bool add_generation_prompt,
                                    const TemplateVariables& own = {}) const;
 

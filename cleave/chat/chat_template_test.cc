@@ -250,6 +250,17 @@ TEST(ChatTemplate, ToolsInAFolderWithATemplateForThem_UseThatTemplate) {
             "");
 }
 
+// transformers gives the text without the call. As Llama 3's template, which has no calls.
+TEST(ChatTemplate, CallsThatTheTemplateLeavesOut_AreRefused) {
+  const ChatTemplate without = made("{% for m in messages %}{{ m.content }};{% endfor %}");
+  EXPECT_EQ(without.render({calling({}, "a")}, false), "a;");
+  const Error error = thrown_by([&] {
+    (void)without.render({calling({}), calling({"add"}, "a")}, false);
+  });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_THAT(error.what(), HasSubstr("leaves out the call of add in message 2"));
+}
+
 // transformers trains on the quoted text. Models write an object there: Qwen2.5's and Llama 3.1's
 // templates print it with tojson.
 TEST(ChatTemplate, ArgumentsThatTheTemplateWouldQuoteAgain_AreRefused) {
@@ -260,14 +271,15 @@ TEST(ChatTemplate, ArgumentsThatTheTemplateWouldQuoteAgain_AreRefused) {
     const jinja::Value call = jinja::Value::dict({{jinja::Value::text("function"), function}});
     auto members = chat_message("assistant", "").members();
     members.emplace_back(jinja::Value::text("tool_calls"), jinja::Value::list({call}));
-    return made("{{ messages[0].tool_calls[0].function.arguments" + filter + " }}")
+    return made("{% set f = messages[0].tool_calls[0].function %}{{ f.name }}:{{ f.arguments" +
+                filter + " }}")
         .render({jinja::Value::dict(std::move(members))}, false);
   };
   const std::string json = R"({"x": "\u00e9"})";
-  EXPECT_EQ(text("", jinja::Value::text(json)), json);
+  EXPECT_EQ(text("", jinja::Value::text(json)), "f:" + json);
   EXPECT_EQ(text("|tojson", jinja::Value::from_json(Json::parse(json, "j"))),
-            "{\"x\": \"\xc3\xa9\"}");
-  EXPECT_EQ(text("|tojson", jinja::Value::text("x")), "\"x\"");  // no JSON
+            "f:{\"x\": \"\xc3\xa9\"}");
+  EXPECT_EQ(text("|tojson", jinja::Value::text("x")), "f:\"x\"");  // no JSON
   const Error error = thrown_by([&] { (void)text("|tojson", jinja::Value::text(json)); });
   EXPECT_EQ(error.code(), Code::kFormat);
   EXPECT_THAT(error.what(), HasSubstr("quotes the arguments of a call in message 1"));
