@@ -160,7 +160,7 @@ TEST_F(Pairs, AnswersThatATemplateBeginsOtherwiseWhenTheyAreFinished_AreWhole) {
 // As rows whose prompt has another name: TRL trains on them without their prompt.
 TEST_F(Pairs, TextsThatBeginDifferentlyWithoutAPrompt_AreRefused) {
   const std::string answers = R"("chosen": "Yes", "rejected": "No"})";
-  for (const char* start : {"{", R"({"question": "Is it?", )"}) {
+  for (const char* start : {"{", R"({"asked": "Is it?", )"}) {
     const Error error = refusal_of(start + answers);
     EXPECT_EQ(error.code(), Code::kFormat);
     EXPECT_THAT(error.what(), HasSubstr("a.jsonl:1: the row has no prompt: the texts of \"chosen\" "
