@@ -59,6 +59,9 @@ std::string content_of(const Json& content) {
   return text;
 }
 
+/// The key of a message, as OpenAI's, that says whether its text is trained: 0 or 1.
+constexpr const char* kWeight = "weight";
+
 /// A message of ShareGPT: {"from": "human", "value": "..."}.
 Value share_gpt_message(const Json& message) {
   const Json from = message.at("from");
@@ -68,10 +71,28 @@ Value share_gpt_message(const Json& message) {
   if (role == kShareGptRoles.end()) {
     from.fail("expected system, human, user, gpt, chatgpt, assistant or tool");
   }
-  return chat_message(std::string(role->second), message.at("value").as_string());
+  auto members = chat_message(std::string(role->second), message.at("value").as_string()).members();
+  if (message.has(kWeight)) {
+    members.emplace_back(Value::text(kWeight), Value::from_json(message.at(kWeight)));
+  }
+  return Value::dict(std::move(members));
+}
+
+/// Refuses keys of a message whose meaning would be lost.
+void check_message_keys(const Json& message) {
+  if (message.has(kWeight)) {
+    const Json weight = message.at(kWeight);
+    const double number = weight.as_number();
+    if (number != 0 && number != 1) weight.fail("expected 1, or 0 for an answer not to train on");
+  }
+  if (message.has("function_call")) {
+    message.at("function_call").fail("expected \"tool_calls\", which replaced this key");
+  }
 }
 
 Value message_of(const Json& message) {
+  if (!message.is(Json::Type::kObject)) message.fail("expected a message with \"role\"");
+  check_message_keys(message);
   if (message.has("from") && !message.has("role")) return share_gpt_message(message);
   const Json role = message.at("role");
   if (std::find(kRoles.begin(), kRoles.end(), role.as_string()) == kRoles.end()) {
@@ -88,7 +109,8 @@ Value message_of(const Json& message) {
                                                           : Value::from_json(value));
   }
   // An assistant that calls tools may write no text.
-  if (!message.has("content") && !message.has("tool_calls")) {
+  const bool has_calls = message.has("tool_calls") && message.at("tool_calls").size() > 0;
+  if (!message.has("content") && !has_calls) {
     message.fail("expected a message with \"content\"");
   }
   return Value::dict(std::move(members));
@@ -116,6 +138,11 @@ Value tools_of(const Json& row) {
 
 /// The instruction, a blank line and the input.
 std::string instruction_of(const Json& row) {
+  if (row.has("history")) {  // earlier turns, in files for LLaMA-Factory
+    const Json turns = row.at("history");
+    const bool is_empty = turns.is(Json::Type::kArray) && turns.size() == 0;
+    if (!is_empty) turns.fail("expected none; write rows with earlier turns as \"messages\"");
+  }
   const std::string input = row.string_or("input", "");
   return row.at("instruction").as_string() + (input.empty() ? "" : "\n\n" + input);
 }
@@ -142,6 +169,16 @@ ChatMessages question_and_answer(const Json& row, const std::string& kind) {
 ChatMessages messages_of(const Json& row, const std::string& kind) {
   const bool is_list = kind == "messages" || kind == "conversations";
   return with_system(row, is_list ? read_messages(row.at(kind)) : question_and_answer(row, kind));
+}
+
+/// Whether a message is an answer that says that it is not trained.
+bool has_weight_zero(const Value& message) {
+  const auto is_weight_zero = [](const auto& member) {
+    const auto& [name, value] = member;
+    return name.string() == kWeight && value.is_number() && value.number() == 0;
+  };
+  return message_text(message, "role") == "assistant" &&
+         std::any_of(message.members().begin(), message.members().end(), is_weight_zero);
 }
 
 /// Whether the first row of a file is a conversation.
@@ -262,13 +299,22 @@ TokenizedChat ChatReader::rendered(const Json& row, const std::string& kind) con
     return tokenize_chat(*tokenizer_, {options_.chat_template->render(messages, false, own), {}});
   }
   ChatText text = options_.chat_template->training_text(messages, own);
-  if (kind == "prompt" && row.at("prompt").is(Json::Type::kArray)) {
-    const ChatMessages prompt = with_system(row, read_messages(row.at("prompt")));
-    const size_t count =
-        std::min(text.assistant.size(), options_.chat_template->num_parts(prompt, own));
-    text.assistant.erase(text.assistant.begin(),
-                         text.assistant.begin() + static_cast<ptrdiff_t>(count));
+  std::vector<jinja::ByteSpan>& parts = text.assistant;
+  // Of the parts of the first `count` messages. A part after all messages is of the last one.
+  const auto end_of = [&](size_t count) {
+    if (count == messages.size()) return parts.end();
+    const ChatMessages first(messages.begin(), messages.begin() + static_cast<ptrdiff_t>(count));
+    const size_t num_parts = options_.chat_template->num_parts(first, own);
+    return parts.begin() + static_cast<ptrdiff_t>(std::min(parts.size(), num_parts));
+  };
+  const bool has_prompt = kind == "prompt" && row.at("prompt").is(Json::Type::kArray);
+  const size_t num_prompt =
+      has_prompt ? with_system(row, read_messages(row.at("prompt"))).size() : 0;
+  // Backwards, because the parts after an erased one have other numbers.
+  for (size_t i = messages.size(); i-- > num_prompt;) {
+    if (has_weight_zero(messages[i])) parts.erase(end_of(i), end_of(i + 1));
   }
+  parts.erase(parts.begin(), end_of(num_prompt));
   return tokenize_chat(*tokenizer_, text);
 }
 

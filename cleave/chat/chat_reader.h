@@ -21,8 +21,8 @@ struct ChatOptions {
 bool holds_chats(const std::vector<std::string>& files);
 
 /// The messages of a JSON array of {"role": ..., "content": ...}, or of ShareGPT's
-/// {"from": "human", "value": ...}. Throws Error(kFormat) for a row
-/// of another form, an unknown role, or no messages.
+/// {"from": "human", "value": ...}. Throws Error(kFormat) for a row of another form, an unknown
+/// role, a "weight" other than 0 and 1, a "function_call", or no messages.
 ChatMessages read_messages(const Json& list);
 
 /// The messages of a row, which may have the text of a system message beside them ("system"): it
@@ -43,9 +43,10 @@ TemplateVariables variables_of(const Json& row);
 ///   {"instruction": "...", "input": "...", "output": "..."}   input may be missing
 ///
 /// Each may have "system", "tools" and "chat_template_kwargs": see with_system() and
-/// variables_of(). With a template, the third and fourth are a user message (instruction and input
-/// with a blank line between them) and the answer of the assistant; of a prompt that is a list, no
-/// answer is trained. Without a template, they are one text.
+/// variables_of(). The answer of a message with "weight": 0 is not trained. With a template, the
+/// third and fourth are a user message (instruction and input with a blank line between them) and
+/// the answer of the assistant; of a prompt that is a list, no answer is trained. Without a
+/// template, they are one text.
 class ChatReader {
  public:
   ChatReader(std::shared_ptr<const Tokenizer> tokenizer, ChatOptions options);

@@ -109,24 +109,28 @@ TEST(ChatReader, ShareGptRowOfAnotherForm_IsRefusedWithWhatIsExpected) {
 
 // As Nemotron's and Phi-3's templates with {% generation %} blocks: two for a message with
 // reasoning, and one after all messages.
-TEST(ChatReader, CompletionInATemplateWithSeveralBlocksForAMessage_IsTrainedAsAWhole) {
+constexpr const char* kBlocks =
+    "{% for m in messages %}{% if m.role == 'assistant' %}<a>{% if m.reasoning %}"
+    "{% generation %}({{ m.reasoning }}){% endgeneration %}{% endif %}"
+    "{% generation %}{{ m.content }}{% endgeneration %}{% else %}<u>{{ m.content }}{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}<a>{% else %}"
+    "{% generation %};{% endgeneration %}{% endif %}";
+
+/// The text of a row's trained tokens.
+std::string trained_text(const std::string& chat_template, const std::string& row) {
   const auto tokenizer = byte_tokenizer();
-  const auto blocks = std::make_shared<const ChatTemplate>(
-      "{% for m in messages %}{% if m.role == 'assistant' %}<a>{% if m.reasoning %}"
-      "{% generation %}({{ m.reasoning }}){% endgeneration %}{% endif %}"
-      "{% generation %}{{ m.content }}{% endgeneration %}{% else %}<u>{{ m.content }}{% endif %}"
-      "{% endfor %}{% if add_generation_prompt %}<a>{% else %}"
-      "{% generation %};{% endgeneration %}{% endif %}",
-      "test", *tokenizer, 0);
-  ChatReader reader(tokenizer, {.chat_template = blocks});
-  const auto trained = [&](const std::string& row) {
-    const TokenizedChat chat = reader.read(Json::parse(row, "f:1"), "f:1");
-    std::vector<int64_t> ids;
-    for (size_t i = 0; i < chat.ids.size(); ++i) {
-      if (chat.is_trained[i]) ids.push_back(chat.ids[i]);
-    }
-    return tokenizer->decode(ids);
-  };
+  ChatReader reader(tokenizer, {.chat_template = std::make_shared<const ChatTemplate>(
+                                    chat_template, "test", *tokenizer, 0)});
+  const TokenizedChat chat = reader.read(Json::parse(row, "f:1"), "f:1");
+  std::vector<int64_t> ids;
+  for (size_t i = 0; i < chat.ids.size(); ++i) {
+    if (chat.is_trained[i]) ids.push_back(chat.ids[i]);
+  }
+  return tokenizer->decode(ids);
+}
+
+TEST(ChatReader, CompletionInATemplateWithSeveralBlocksForAMessage_IsTrainedAsAWhole) {
+  const auto trained = [](const std::string& row) { return trained_text(kBlocks, row); };
   const std::string answer = R"({"role": "assistant", "content": "c", "reasoning": "r"})";
   const auto user = [](const char* text) {
     return str(R"({"role": "user", "content": ")", text, R"("})");
@@ -136,6 +140,66 @@ TEST(ChatReader, CompletionInATemplateWithSeveralBlocksForAMessage_IsTrainedAsAW
   EXPECT_EQ(trained(str(R"({"prompt": [)", user("u"), ",", answer, ",", user("v"),
                         R"(], "completion": [{"role": "assistant", "content": "d"}]})")),
             "d;");
+}
+
+// Oracle: the answers, written out. OpenAI's files for fine-tuning have 0 and 1, those of ShareGPT
+// 0.0 and 1.0 for every message.
+TEST(ChatReader, AnswersWithWeightZero_AreNotTrained) {
+  const auto chat = [](const std::string& list, const std::string& user, const std::string& answer,
+                       const std::vector<const char*>& weights) {
+    std::string row;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      row += str(i > 0 ? ", " : "", "{", user, R"("q"}, {)", answer, '"', i, '"', weights[i], "}");
+    }
+    return str("{\"", list, "\": [", row, "]}");
+  };
+  const auto messages = [&](const std::vector<const char*>& weights) {
+    return chat("messages", R"("role": "user", "content": )",
+                R"("role": "assistant", "reasoning": "r", "content": )", weights);
+  };
+  const std::string chatml(kChatMl), end = "<|im_end|>\n", zero = R"(, "weight": 0)";
+  const char* const none = zero.c_str();
+  const char* const one = R"(, "weight": 1)";
+  EXPECT_EQ(trained_text(chatml, messages({none, "", one})), "1" + end + "2" + end);
+  EXPECT_EQ(trained_text(chatml, messages({"", none, none})), "0" + end);
+  EXPECT_EQ(trained_text(kBlocks, messages({none, "", one})), "(r)1(r)2;");
+  EXPECT_EQ(trained_text(kBlocks, messages({"", none, one})), "(r)0(r)2;");
+  EXPECT_EQ(trained_text(kBlocks, messages({"", none})), "(r)0");
+  EXPECT_EQ(
+      trained_text(chatml, chat("conversations", R"("weight": 0.0, "from": "human", "value": )",
+                                R"("from": "gpt", "value": )",
+                                {R"(, "weight": 1.0)", R"(, "weight": 0.0)"})),
+      "0" + end);
+  // Answers of the prompt are not trained, whatever their weight.
+  const std::string prompt = messages({none, ""});
+  const std::string answers = R"([{"role": "assistant", "content": "a", "weight": 0},)"
+                              R"({"role": "assistant", "content": "b"}]})";
+  for (const char* used : {kBlocks, chatml.c_str()}) {
+    EXPECT_EQ(trained_text(used, R"({"prompt")" + prompt.substr(11, prompt.size() - 12) +
+                                     R"(, "completion": )" + answers),
+              used == kBlocks ? "b;" : "b" + end);
+  }
+  const Error error =
+      test::thrown_by([&] { (void)trained_text(chatml, messages({R"(, "weight": 0.5)"})); });
+  EXPECT_THAT(error.what(), HasSubstr("\"messages[1].weight\" is 0.5; expected 1, or 0"));
+}
+
+// Without these keys, the model would learn to answer instead of calling the function, or to answer
+// without the turns before.
+TEST(ChatReader, KeysWhoseMeaningWouldBeLost_AreRefused) {
+  const auto refused = [](const std::string& row) {
+    return std::string(test::thrown_by([&] { (void)text_of(row); }).what());
+  };
+  EXPECT_THAT(refused(R"({"messages": [{"role": "assistant", "content": "",
+                          "function_call": {"name": "f", "arguments": "{}"}}]})"),
+              HasSubstr("expected \"tool_calls\""));
+  EXPECT_THAT(
+      refused(R"({"messages": [{"role": "assistant", "content": null, "tool_calls": []}]})"),
+      HasSubstr("expected a message with \"content\""));
+  EXPECT_THAT(refused(R"({"instruction": "a", "output": "b", "history": [["q", "a"]]})"),
+              HasSubstr("write rows with earlier turns as \"messages\""));
+  EXPECT_EQ(text_of(R"({"instruction": "a", "output": "b", "history": []})"),
+            text_of(R"({"instruction": "a", "output": "b"})"));
 }
 
 TEST(ChatReader, EmptyCompletionWithoutATemplate_IsRefused) {

@@ -31,18 +31,46 @@ std::vector<std::pair<std::string, Value>> special_tokens(const Tokenizer& token
   return out;
 }
 
-/// The template in a tokenizer_config.json: a text, or a list of named texts.
-std::optional<std::string> template_of_config(const fs::path& path) {
+constexpr const char* kForTools = "tool_use";
+
+/// The templates of a folder: one for conversations with tools, one for all others.
+struct Templates {
+  std::string text, source;
+  std::optional<jinja::Template> for_tools{};
+};
+
+std::optional<std::string> template_named(const Json& list, std::string_view name) {
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (list.at(i).at("name").as_string() == name) return list.at(i).at("template").as_string();
+  }
+  return std::nullopt;
+}
+
+/// The templates in a tokenizer_config.json: a text, or a list of named texts.
+std::optional<Templates> templates_of_config(const fs::path& path) {
   if (!fs::exists(path)) return std::nullopt;
   const Json config = Json::parse_file(path.string());
   if (!config.is(Json::Type::kObject) || !config.has("chat_template")) return std::nullopt;
   const Json found = config.at("chat_template");
-  if (!found.is(Json::Type::kArray)) return found.as_string();
-  for (size_t i = 0; i < found.size(); ++i) {
-    if (found.at(i).at("name").as_string() == "default")
-      return found.at(i).at("template").as_string();
+  const std::string source = str(path.string(), ": chat_template");
+  if (!found.is(Json::Type::kArray)) return Templates{found.as_string(), source};
+  auto text = template_named(found, "default");
+  if (!text) found.fail("expected a template with the name \"default\"");
+  Templates out{std::move(*text), source};
+  if (const auto of_tools = template_named(found, kForTools)) {
+    out.for_tools.emplace(*of_tools, str(source, ": ", kForTools));
   }
-  found.fail("expected a template with the name \"default\"");
+  return out;
+}
+
+/// The templates of a model's folder; its own files come before tokenizer_config.json.
+std::optional<Templates> templates_of(const fs::path& folder) {
+  const fs::path file = folder / "chat_template.jinja";
+  if (!fs::exists(file)) return templates_of_config(folder / "tokenizer_config.json");
+  Templates out{read_file(file.string()), file.string()};
+  const fs::path of_tools = folder / "additional_chat_templates" / str(kForTools, ".jinja");
+  if (fs::exists(of_tools)) out.for_tools.emplace(read_file(of_tools.string()), of_tools.string());
+  return out;
 }
 
 ChatMessages first_of(const ChatMessages& messages, size_t count) {
@@ -125,6 +153,36 @@ std::vector<std::string> functions_called_by(const Value& message) {
   return names;
 }
 
+/// Refuses calls of functions that the text leaves out, because the model would learn not to call
+/// them, and calls whose arguments are a JSON text that the template quotes once more: models are
+/// trained with {"x": 1}, not with "{\"x\": 1}".
+void check_calls(const ChatMessages& messages, const std::string& text) {
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const Value* calls = member_of(messages[i], "tool_calls");
+    if (calls == nullptr || !calls->is_list()) continue;
+    for (const std::string& name : functions_called_by(messages[i])) {
+      CLEAVE_CHECK(text.find(name) != std::string::npos, Code::kFormat,
+                   "the chat template leaves out the call of ", name, " in message ", i + 1,
+                   "; give --chat-template a template that has tool calls, or remove the row");
+    }
+    for (const Value& call : calls->items()) {
+      const Value* function = member_of(call, "function");
+      const Value* given = member_of(function != nullptr ? *function : call, "arguments");
+      // Without quotes in it, the quoted text may be another part of the conversation.
+      if (given == nullptr || !given->is_text() || !given->string().starts_with('{') ||
+          given->string().find('"') == std::string::npos) {
+        continue;
+      }
+      jinja::Budget budget(UINT64_MAX, UINT64_MAX);
+      CLEAVE_CHECK(text.find(jinja::to_json(*given, {}, budget)) == std::string::npos,
+                   Code::kFormat, "the chat template quotes the arguments of a call in message ",
+                   i + 1,
+                   ", which are a JSON text; make them an object, as with: jq -c "
+                   "'(.messages[].tool_calls[]?.function.arguments) |= fromjson' FILE");
+    }
+  }
+}
+
 int64_t occurrences(std::string_view text, std::string_view wanted) {
   int64_t count = 0;
   for (size_t at = text.find(wanted); at != std::string_view::npos;
@@ -199,11 +257,19 @@ std::string message_text(const Value& message, const std::string& key) {
 }
 
 ChatTemplate::ChatTemplate(std::string text, const std::string& source, const Tokenizer& tokenizer,
-                           std::time_t now)
+                           std::time_t now, std::optional<jinja::Template> for_tools)
     : text_(std::move(text)),
       template_(text_, source),
+      for_tools_(std::move(for_tools)),
       special_(special_tokens(tokenizer)),
       now_(now) {}
+
+const jinja::Template& ChatTemplate::template_for(const TemplateVariables& own) const {
+  const auto tools = std::find_if(own.rbegin(), own.rend(),
+                                  [](const auto& variable) { return variable.first == "tools"; });
+  const bool has_tools = tools != own.rend() && !tools->second.is_none();
+  return has_tools && for_tools_ ? *for_tools_ : template_;
+}
 
 jinja::Rendered ChatTemplate::rendered(const ChatMessages& messages, bool add_generation_prompt,
                                        const TemplateVariables& own) const {
@@ -213,7 +279,9 @@ jinja::Rendered ChatTemplate::rendered(const ChatMessages& messages, bool add_ge
   variables.insert(variables.end(), own.begin(), own.end());  // the last one of a name counts
   variables.emplace_back("messages", Value::list(messages));
   variables.emplace_back("add_generation_prompt", Value(add_generation_prompt));
-  return template_.render(variables, {.now = now_});
+  jinja::Rendered out = template_for(own).render(variables, {.now = now_});
+  check_calls(messages, out.text);
+  return out;
 }
 
 std::string ChatTemplate::render(const ChatMessages& messages, bool add_generation_prompt,
@@ -224,7 +292,8 @@ std::string ChatTemplate::render(const ChatMessages& messages, bool add_generati
 ChatText ChatTemplate::training_text(const ChatMessages& messages,
                                      const TemplateVariables& own) const {
   jinja::Rendered whole = rendered(messages, /*add_generation_prompt=*/false, own);
-  if (template_.has_generation()) return {std::move(whole.text), std::move(whole.generated)};
+  if (template_for(own).has_generation())
+    return {std::move(whole.text), std::move(whole.generated)};
   std::vector<ByteSpan> assistant;
   for (size_t i = 0; i < messages.size(); ++i) {
     if (message_text(messages[i], "role") != "assistant") continue;
@@ -237,7 +306,7 @@ size_t ChatTemplate::num_parts(const ChatMessages& first, const TemplateVariable
   const auto answers = std::count_if(first.begin(), first.end(), [](const Value& message) {
     return message_text(message, "role") == "assistant";
   });
-  if (answers == 0 || !template_.has_generation()) return static_cast<size_t>(answers);
+  if (answers == 0 || !template_for(own).has_generation()) return static_cast<size_t>(answers);
   // With the beginning of an answer, so that a block after all messages (Phi-3's end token) is not
   // counted.
   return rendered(first, /*add_generation_prompt=*/true, own).generated.size();
@@ -302,17 +371,14 @@ std::shared_ptr<const ChatTemplate> load_chat_template(const std::string& wanted
                                                        const std::string& folder,
                                                        const Tokenizer& tokenizer,
                                                        std::time_t now) {
-  const auto make = [&](std::string text, const std::string& source) {
-    return std::make_shared<const ChatTemplate>(std::move(text), source, tokenizer, now);
+  const auto make = [&](Templates templates) {
+    return std::make_shared<const ChatTemplate>(std::move(templates.text), templates.source,
+                                                tokenizer, now, std::move(templates.for_tools));
   };
-  if (wanted == "chatml") return make(std::string(kChatMl), "the ChatML template");
-  if (!wanted.empty()) return make(read_file(wanted), wanted);
-  if (folder.empty()) return nullptr;
-  const fs::path file = fs::path(folder) / "chat_template.jinja";
-  if (fs::exists(file)) return make(read_file(file.string()), file.string());
-  const fs::path config = fs::path(folder) / "tokenizer_config.json";
-  auto text = template_of_config(config);
-  return text ? make(std::move(*text), str(config.string(), ": chat_template")) : nullptr;
+  if (wanted == "chatml") return make({std::string(kChatMl), "the ChatML template"});
+  if (!wanted.empty()) return make({read_file(wanted), wanted});
+  auto found = folder.empty() ? std::nullopt : templates_of(folder);
+  return found ? make(std::move(*found)) : nullptr;
 }
 
 }  // namespace cleave::inline chat

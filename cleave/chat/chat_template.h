@@ -35,14 +35,16 @@ using TemplateVariables = std::vector<std::pair<std::string, jinja::Value>>;
 class ChatTemplate {
  public:
   /// `source` names the template in messages. Templates may refer to the special tokens of
-  /// `tokenizer` (bos_token, ...) and to the time `now`. Throws Error(kFormat) if the template does
-  /// not parse.
+  /// `tokenizer` (bos_token, ...) and to the time `now`. `for_tools` renders the conversations that
+  /// have "tools"; without it `text` renders all. Throws Error(kFormat) if the template does not
+  /// parse.
   ChatTemplate(std::string text, const std::string& source, const Tokenizer& tokenizer,
-               std::time_t now);
+               std::time_t now, std::optional<jinja::Template> for_tools = std::nullopt);
 
   /// The text of the messages; with `add_generation_prompt` the beginning of an answer follows.
   /// `own`: what the template knows in addition. Throws Error(kFormat) if the template fails or
-  /// refuses the messages.
+  /// refuses the messages, if it leaves out a call of a function, or if it would quote the
+  /// arguments of a call that are a JSON text.
   [[nodiscard]] std::string render(const ChatMessages& messages, bool add_generation_prompt,
                                    const TemplateVariables& own = {}) const;
 
@@ -65,10 +67,11 @@ class ChatTemplate {
   /// "<|im_end|>"; empty if nothing.
   [[nodiscard]] std::string turn_end() const;
 
-  /// The template itself.
+  /// The template itself, not that for tools.
   [[nodiscard]] const std::string& text() const { return text_; }
 
  private:
+  [[nodiscard]] const jinja::Template& template_for(const TemplateVariables& own) const;
   [[nodiscard]] jinja::Rendered rendered(const ChatMessages& messages, bool add_generation_prompt,
                                          const TemplateVariables& own) const;
   /// The text that an answer after these messages begins with; nullopt if there are no messages and
@@ -81,6 +84,7 @@ class ChatTemplate {
 
   std::string text_;
   jinja::Template template_;
+  std::optional<jinja::Template> for_tools_;
   std::vector<std::pair<std::string, jinja::Value>> special_;
   std::time_t now_;
 };
@@ -89,8 +93,9 @@ class ChatTemplate {
 extern const std::string_view kChatMl;
 
 /// The chat template `wanted`: "chatml" or a file; empty: that of the model's folder, from
-/// chat_template.jinja or tokenizer_config.json (of several the one called "default"). Null if the
-/// folder has none. Throws Error(kIo, kFormat).
+/// chat_template.jinja or tokenizer_config.json. Of several, as in transformers, the one called
+/// "tool_use" is for conversations with tools, "default" for all others. Null if the folder has
+/// none. Throws Error(kIo, kFormat).
 std::shared_ptr<const ChatTemplate> load_chat_template(const std::string& wanted,
                                                        const std::string& folder,
                                                        const Tokenizer& tokenizer, std::time_t now);

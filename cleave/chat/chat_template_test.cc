@@ -214,6 +214,77 @@ TEST(ChatTemplate, Folder_TheFileComesBeforeTheConfig) {
   EXPECT_THAT(thrown_by([&] { (void)load(); }).what(), HasSubstr("chat_template.jinja: line 1"));
 }
 
+// Oracle: get_chat_template() of transformers 5.19, which takes "tool_use" if `tools` is not None.
+TEST(ChatTemplate, ToolsInAFolderWithATemplateForThem_UseThatTemplate) {
+  const test::TempFolder folder;
+  const auto tokenizer = byte_tokenizer();
+  const std::string with_blocks =
+      "{{ tools|length }}{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}"
+      "{% endfor %}";
+  const auto expect_both = [&](const std::string& without) {
+    const auto both = load_chat_template("", folder.path().string(), *tokenizer, 0);
+    const TemplateVariables some{{"tools", jinja::Value::list({jinja::Value::text("f")})}};
+    const TemplateVariables none{{"tools", jinja::Value(nullptr)}};
+    EXPECT_EQ(both->render(kChat, false, some), "1abcdef");
+    EXPECT_EQ(both->render(kChat, false, {{"tools", jinja::Value::list({})}}), "0abcdef");
+    EXPECT_EQ(both->render(kChat, false, none), without);
+    EXPECT_EQ(both->render(kChat, false), without);
+    EXPECT_EQ(both->text(), without);
+    EXPECT_EQ(parts_of(both->training_text(kChat, some)),
+              (std::vector<std::string>{"ab", "cd", "e", "f"}));
+    EXPECT_EQ(both->num_parts(kChat, some), 4);
+  };
+  write(folder / "tokenizer_config.json",
+        R"({"chat_template": [{"name": "tool_use", "template": ")" + with_blocks +
+            R"("}, {"name": "default", "template": "b"}]})");
+  expect_both("b");
+  write(folder / "chat_template.jinja", "file");  // then the list does not count
+  EXPECT_EQ(load_chat_template("", folder.path().string(), *tokenizer, 0)
+                ->render(kChat, false, {{"tools", jinja::Value::list({})}}),
+            "file");
+  std::filesystem::create_directory(folder / "additional_chat_templates");
+  write(folder / "additional_chat_templates/tool_use.jinja", with_blocks);
+  expect_both("file");
+  EXPECT_EQ(load_chat_template("chatml", folder.path().string(), *tokenizer, 0)
+                ->render({}, false, {{"tools", jinja::Value::list({})}}),
+            "");
+}
+
+// transformers gives the text without the call. As Llama 3's template, which has no calls.
+TEST(ChatTemplate, CallsThatTheTemplateLeavesOut_AreRefused) {
+  const ChatTemplate without = made("{% for m in messages %}{{ m.content }};{% endfor %}");
+  EXPECT_EQ(without.render({calling({}, "a")}, false), "a;");
+  const Error error = thrown_by([&] {
+    (void)without.render({calling({}), calling({"add"}, "a")}, false);
+  });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_THAT(error.what(), HasSubstr("leaves out the call of add in message 2"));
+}
+
+// transformers trains on the quoted text. Models write an object there: Qwen2.5's and Llama 3.1's
+// templates print it with tojson.
+TEST(ChatTemplate, ArgumentsThatTheTemplateWouldQuoteAgain_AreRefused) {
+  const auto text = [](const std::string& filter, const jinja::Value& arguments) {
+    const jinja::Value function =
+        jinja::Value::dict({{jinja::Value::text("name"), jinja::Value::text("f")},
+                            {jinja::Value::text("arguments"), arguments}});
+    const jinja::Value call = jinja::Value::dict({{jinja::Value::text("function"), function}});
+    auto members = chat_message("assistant", "").members();
+    members.emplace_back(jinja::Value::text("tool_calls"), jinja::Value::list({call}));
+    return made("{% set f = messages[0].tool_calls[0].function %}{{ f.name }}:{{ f.arguments" +
+                filter + " }}")
+        .render({jinja::Value::dict(std::move(members))}, false);
+  };
+  const std::string json = R"({"x": "\u00e9"})";
+  EXPECT_EQ(text("", jinja::Value::text(json)), "f:" + json);
+  EXPECT_EQ(text("|tojson", jinja::Value::from_json(Json::parse(json, "j"))),
+            "f:{\"x\": \"\xc3\xa9\"}");
+  EXPECT_EQ(text("|tojson", jinja::Value::text("x")), "f:\"x\"");  // no JSON
+  const Error error = thrown_by([&] { (void)text("|tojson", jinja::Value::text(json)); });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_THAT(error.what(), HasSubstr("quotes the arguments of a call in message 1"));
+}
+
 TEST(ChatTokens, ByteTokenizer_TrainsTheAssistantsBytes) {
   const ChatText text =
       made(std::string(kChatMl))

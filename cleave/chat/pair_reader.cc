@@ -31,6 +31,18 @@ std::string form_of(const Json& row) {
              row.has("prompt") ? " with \"prompt\"" : "");
 }
 
+/// Refuses a pair of texts with a part of the prompt under another key: what both answers happen to
+/// begin with would be its prompt.
+void check_pair_keys(const Json& row) {
+  for (const char* key : {"question", "instruction", "input"}) {
+    if (!row.has("prompt") && row.has(key)) row.at(key).fail("rename the key to \"prompt\"");
+  }
+  if (!row.string_or("system", "").empty()) {
+    row.at("system").fail(
+        "only rows of messages may have it; put the text at the beginning of \"prompt\"");
+  }
+}
+
 /// Bytes of the common beginning of two texts. It ends before the character that differs, not
 /// within it, and before a space in front of that character, because a token often begins with a
 /// space.
@@ -113,6 +125,7 @@ TokenizedPair PairReader::tokenized(const Json& row) const {
 }
 
 TokenizedPair PairReader::of_texts(const Json& row) const {
+  check_pair_keys(row);
   std::string chosen = row.at("chosen").as_string();
   std::string rejected = row.at("rejected").as_string();
   std::string prompt;

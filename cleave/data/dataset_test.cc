@@ -342,6 +342,11 @@ TEST(OpenDataset, TableForALanguageModel_IsRefusedWithTheRemedy) {
     EXPECT_EQ(std::string(error.what()).find("--task classify") != std::string::npos,
               task == Task::kMlm);
   }
+  options.task = Task::kLm;
+  for (const std::string name : {"a.CSV", "a.tsv"}) {
+    options.files = {data.file(name, "text\tlabel\nfine\t1\ndull\t0\n")};
+    EXPECT_THAT(thrown_by([&] { open_dataset(options); }).what(), HasSubstr(name + " is a table"));
+  }
 }
 
 TEST(OpenDataset, JsonDocument_IsRefusedAndJsonlOfThatNameIsNot) {

@@ -33,6 +33,13 @@ bool holds(const Json& value, std::string_view key, Json::Type type) {
   return value.is(Json::Type::kObject) && value.has(key) && value.at(key).is(type);
 }
 
+/// The end of a file's name in lower case, such as ".csv".
+std::string lower_extension(const std::string& path) {
+  std::string out = std::filesystem::path(path).extension().string();
+  for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c;
+  return out;
+}
+
 /// Refuses a row whose "text" is no string.
 void require_string_text(const Json& row) {
   if (row.is(Json::Type::kObject) && row.has("text")) (void)row.at("text").as_string();
@@ -81,7 +88,11 @@ std::string names_of(const std::vector<std::string>& files) {
 }
 
 bool is_csv(const std::string& path) {
-  return std::filesystem::path(path).extension() == ".csv";
+  return lower_extension(path) == ".csv";
+}
+
+bool is_table(const std::string& path) {
+  return is_csv(path) || lower_extension(path) == ".tsv";
 }
 
 void for_each_json_text(

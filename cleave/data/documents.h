@@ -25,8 +25,10 @@ FileKind file_kind(const std::string& path);
 /// "a.txt", or "a.txt and 2 more files", for messages about all data. `files` is not empty.
 std::string names_of(const std::vector<std::string>& files);
 
-/// Whether a file is a table by its name, NAME.csv.
+/// Whether a file is a table by its name, NAME.csv or NAME.CSV.
 bool is_csv(const std::string& path);
+/// Whether its name is that of a table with commas or tabs: is_csv(), or NAME.tsv.
+bool is_table(const std::string& path);
 
 /// Calls `visit` with each text of a file of kind kJsonTexts, in order, and the bytes of the file
 /// that were read so far. Throws Error(kIo, kFormat) with file and line.

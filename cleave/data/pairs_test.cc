@@ -79,6 +79,19 @@ TEST_F(Pairs, TextsWithoutAPrompt_HaveWhatBothBeginWithAsPrompt) {
   EXPECT_EQ(answer(data->sample(1).labels), "\xc3\xa9$");
 }
 
+// Both answers begin with "The ", which would be the prompt.
+TEST_F(Pairs, TextsWithThePromptUnderAnotherKey_AreRefused) {
+  const std::string answers = R"("chosen": "The sky.", "rejected": "The sea."})";
+  for (const char* key : {"question", "instruction", "input"}) {
+    EXPECT_THAT(refusal_of(str("{\"", key, "\": \"Q\", ", answers)).what(),
+                HasSubstr(str(key, "\" is \"Q\"; rename the key to \"prompt\"")));
+  }
+  EXPECT_THAT(refusal_of(R"({"system": "S", "prompt": "Q", )" + answers).what(),
+              HasSubstr("only rows of messages may have it"));
+  const auto data = read(R"({"system": "", "prompt": "Q", "question": "Q", )" + answers);
+  EXPECT_EQ(answer(data->sample(0).labels), "The sky.$");
+}
+
 // Oracle: the text of ChatML, written out.
 TEST_F(Pairs, Messages_HaveTheTextAfterThePromptAsAnswer) {
   chat_template_ = std::make_shared<ChatTemplate>(std::string(kChatMl), "chatml", *byte_tokenizer(),
@@ -147,7 +160,7 @@ TEST_F(Pairs, AnswersThatATemplateBeginsOtherwiseWhenTheyAreFinished_AreWhole) {
 // As rows whose prompt has another name: TRL trains on them without their prompt.
 TEST_F(Pairs, TextsThatBeginDifferentlyWithoutAPrompt_AreRefused) {
   const std::string answers = R"("chosen": "Yes", "rejected": "No"})";
-  for (const char* start : {"{", R"({"question": "Is it?", )"}) {
+  for (const char* start : {"{", R"({"asked": "Is it?", )"}) {
     const Error error = refusal_of(start + answers);
     EXPECT_EQ(error.code(), Code::kFormat);
     EXPECT_THAT(error.what(), HasSubstr("a.jsonl:1: the row has no prompt: the texts of \"chosen\" "

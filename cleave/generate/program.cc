@@ -77,6 +77,20 @@ GenerateSettings settings_of(const GenerateOptions& o, const Runnable& runnable,
   return settings;
 }
 
+/// Names the keys of the model's generation_config.json that have no effect, but would have in
+/// transformers.
+void warn_of_unused(const GenerationConfig& config, bool do_sample) {
+  std::vector<std::string> keys = config.unused;
+  const std::vector<std::string>& more = config.unused_in_sampling;
+  if (do_sample) keys.insert(keys.end(), more.begin(), more.end());
+  if (keys.empty()) return;
+  std::string names = keys.front();
+  for (size_t i = 1; i < keys.size(); ++i)
+    names += (i + 1 < keys.size() ? ", " : " and ") + keys[i];
+  log_warning("the model's generation_config.json sets ", names,
+              ", which generate does not use; transformers may give other ids");
+}
+
 /// The input of a run, shared by all ranks of a process.
 struct Program {
   const GenerateOptions& options;
@@ -153,6 +167,7 @@ void run_rank(const Program& program, const RunAxes& axes) {
   OnToken on_token;
   OnPrompt on_prompt;
   if (axes.is_first()) {
+    warn_of_unused(program.runnable.generation(), o.do_sample);
     if (printer.is_streaming()) {
       printer.begin(program.prompts.front());
       on_token = [&](int64_t, int64_t, int64_t id) { printer.next(id); };
@@ -186,6 +201,7 @@ void answer_messages(const GenerateOptions& options) {
         CLEAVE_CHECK(num_ranks == 1, Code::kUsage, "--chat runs on one rank, not on ", num_ranks);
         const auto model = runnable.load(axes.tp);
         choose_threads(*model, options.threads_per_rank);
+        warn_of_unused(runnable.generation(), options.do_sample);
         const ChatModel chat{*model, axes.tp, tokenizer, chat_template, settings};
         if (options.prompts.empty()) {
           run_chat(chat);

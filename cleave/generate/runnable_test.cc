@@ -355,6 +355,26 @@ TEST(Runnable, GenerationConfig_SetsWhatNoFlagSets) {
   EXPECT_THAT(error.what(), testing::HasSubstr("repetition_penalty"));
 }
 
+// Oracle: whether the processed scores of transformers 5.19's generate() change with the key.
+TEST(Runnable, GenerationConfig_NamesTheKeysThatAreNotUsed) {
+  const test::TempFolder root;
+  const std::string folder = saved_model(root, "m");
+  const auto with = [&](const char* text) {
+    std::ofstream(folder + "/generation_config.json") << text;
+    return Runnable(folder, "", "cpu").generation();
+  };
+  const GenerationConfig all = with(R"({"suppress_tokens": [1], "min_new_tokens": 2,
+      "guidance_scale": 1.5, "num_beams": 4, "min_p": 0.05, "typical_p": 0.9, "top_k": 3})");
+  EXPECT_THAT(all.unused, testing::ElementsAre("suppress_tokens", "min_new_tokens",
+                                               "guidance_scale", "num_beams"));
+  EXPECT_THAT(all.unused_in_sampling, testing::ElementsAre("min_p", "typical_p"));
+  const GenerationConfig none = with(R"({"suppress_tokens": [], "min_new_tokens": null,
+      "min_length": 0, "guidance_scale": 1.0, "num_beams": 1, "min_p": 0.0, "typical_p": 1.0,
+      "do_sample": true, "max_length": 20, "use_cache": true, "pad_token_id": 0})");
+  EXPECT_THAT(none.unused, testing::IsEmpty());
+  EXPECT_THAT(none.unused_in_sampling, testing::IsEmpty());
+}
+
 // LlamaConfig of transformers 5.23.0 has eos_token_id = 2 if config.json lacks the key.
 TEST(Runnable, EndIdsWithoutTheKey_AreTheFamilysDefault) {
   const test::TempFolder root;

@@ -1,5 +1,7 @@
 #include "cleave/model/generation_config.h"
 
+#include <span>
+
 namespace cleave::inline model {
 namespace {
 
@@ -26,6 +28,43 @@ std::vector<int64_t> end_ids(const Json& json, int64_t vocab_size) {
   return ids;
 }
 
+/// A key that Cleave does not use, and the number that has no effect in transformers either.
+struct UnusedKey {
+  const char* name;
+  double neutral = 0;
+};
+
+constexpr UnusedKey kUnused[] = {{"bad_words_ids"},
+                                 {"suppress_tokens"},
+                                 {"begin_suppress_tokens"},
+                                 {"sequence_bias"},
+                                 {"forced_eos_token_id"},
+                                 {"stop_strings"},
+                                 {"min_length"},
+                                 {"min_new_tokens"},
+                                 {"exponential_decay_length_penalty"},
+                                 {"guidance_scale", 1},
+                                 {"encoder_repetition_penalty", 1},
+                                 {"encoder_no_repeat_ngram_size"},
+                                 {"watermarking_config"},
+                                 {"num_beams", 1}};
+constexpr UnusedKey kUnusedInSampling[] = {
+    {"min_p"}, {"typical_p", 1}, {"epsilon_cutoff"}, {"eta_cutoff"}, {"top_h"}};
+
+/// Those of the keys that the file sets.
+std::vector<std::string> set_keys(const Json& json, std::span<const UnusedKey> keys) {
+  std::vector<std::string> out;
+  for (const auto& [name, neutral] : keys) {
+    if (!json.has(name)) continue;
+    const Json value = json.at(name);
+    const bool is_empty =
+        (value.is(Json::Type::kArray) || value.is(Json::Type::kObject)) && value.size() == 0;
+    const bool is_neutral = value.is(Json::Type::kNumber) && value.as_number() == neutral;
+    if (!is_empty && !is_neutral) out.emplace_back(name);
+  }
+  return out;
+}
+
 }  // namespace
 
 std::filesystem::path generation_config_path(const ModelFolder& folder) {
@@ -45,7 +84,9 @@ GenerationConfig read_generation_config(const ModelFolder& folder, const ModelFa
                           .temperature = number(json, "temperature", 0, 1e6),
                           .top_p = number(json, "top_p", 0, 1),
                           .no_repeat_ngram_size = integer(json, "no_repeat_ngram_size"),
-                          .top_k = integer(json, "top_k")};
+                          .top_k = integer(json, "top_k"),
+                          .unused = set_keys(json, kUnused),
+                          .unused_in_sampling = set_keys(json, kUnusedInSampling)};
   // Some files have 0 beside "do_sample": false; sampling cannot use it.
   if (config.temperature == 0.0) config.temperature.reset();
   if (config.top_p == 0.0) config.top_p.reset();

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "cleave/text/json.h"
 #include "cleave/tokenizer/tokenizer.h"
 #include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
@@ -29,25 +30,20 @@ Ids roles_of(const std::string& name, const std::string& config) {
   return out;
 }
 
-// Oracle: AutoTokenizer of transformers 5.19 for the same folders.
+// Oracle: AutoTokenizer of transformers for the same folders, tests/golden/tokenizer/special.json.
 TEST(SpecialTokens, RolesThatTheFilesDoNotMention_AreThoseOfTheClass) {
-  EXPECT_EQ(roles_of("llama2", R"({"tokenizer_class": "LlamaTokenizer", "pad_token": "<unk>"})"),
-            (Ids{1, 2, 0, 0, -1, -1, -1}));
-  EXPECT_EQ(roles_of("llama2", R"({"tokenizer_class": "LlamaTokenizerFast", "eos_token": null,
-                                   "pad_token": "<unk>"})"),
-            (Ids{1, -1, 0, 0, -1, -1, -1}));
-  EXPECT_EQ(roles_of("llama2", R"({"tokenizer_class": "LlamaTokenizer", "eos_token": null})"),
-            (Ids{1, -1, -1, 0, -1, -1, -1}));
-  EXPECT_EQ(
-      roles_of("gpt2", R"({"tokenizer_class": "GPT2Tokenizer", "pad_token": "<|endoftext|>"})"),
-      (Ids{1999, 1999, 1999, 1999, -1, -1, -1}));
-  EXPECT_EQ(
-      roles_of("gpt2", R"({"tokenizer_class": "Qwen2Tokenizer", "unk_token": "<|endoftext|>"})"),
-      (Ids{-1, 1999, 1999, 1999, -1, -1, -1}));
-  EXPECT_EQ(roles_of("bert", R"({"tokenizer_class": "BertTokenizer", "unk_token": "[UNK]"})"),
-            (Ids{-1, -1, 0, 1, 2, 3, 4}));
-  EXPECT_EQ(roles_of("gemma", R"({"tokenizer_class": "GemmaTokenizer", "unk_token": "<unk>"})"),
-            (Ids{2, 1, 0, 3, -1, -1, 4}));
+  const Json folders = Json::parse_file(test::source_file("tests/golden/tokenizer/special.json"));
+  ASSERT_GT(folders.size(), 0U);
+  for (size_t i = 0; i < folders.size(); ++i) {
+    const Json folder = folders.at(i), ids = folder.at("ids");
+    Ids want;
+    for (size_t role = 0; role < ids.size(); ++role) {
+      const Json id = ids.at(role);
+      want.push_back(id.is(Json::Type::kNull) ? -1 : id.as_int());
+    }
+    EXPECT_EQ(roles_of(folder.at("tokenizer").as_string(), folder.at("config").dump()), want)
+        << folder.dump();
+  }
 }
 
 // A class without defaults has only the roles of the files, and the unknown token of the model.

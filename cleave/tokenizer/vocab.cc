@@ -292,10 +292,11 @@ void AddedTokens::split(std::string_view text, const Search& search, const PartS
     const auto place = place_of(token, text, {at, at + match->length});
     at += match->length;
     if (!place || (token.special && !search.parse_special)) continue;
-    const size_t begin = std::max(place->begin, last);
+    // As in `tokenizers`, the white space that a token strips may hold other tokens.
+    const size_t begin = token.lstrip ? std::max(place->begin, last) : place->begin;
     if (last < begin) sink(last, begin, std::nullopt);
-    sink(begin, place->end, token.id);
-    at = last = place->end;
+    if (begin < place->end) sink(begin, place->end, token.id);
+    last = place->end;
   }
   if (last < text.size()) sink(last, text.size(), std::nullopt);
 }

@@ -164,7 +164,8 @@ class AddedTokens {
     bool normalized = false;    ///< those whose `normalized` has this value
     bool parse_special = true;  ///< special ones too
   };
-  /// Splits `text` at added tokens and passes the parts to `sink` in order.
+  /// Splits `text` at added tokens and passes the parts to `sink` in order. As in
+  /// `tokenizers`, tokens in white space that another token strips are found too.
   void split(std::string_view text, const Search& search, const PartSink& sink) const;
 
   /// The token of an id; null if there is none.

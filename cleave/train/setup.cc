@@ -497,7 +497,11 @@ std::vector<NamedFile> carried_files(const TrainSetup& setup) {
     files = source.empty() ? byte_tokenizer_files() : model_tokenizer_files(source);
   }
   if (setup.tokenizer && !setup.options.chat_template.empty()) {
-    std::erase_if(files, [](const NamedFile& file) { return file.name == "chat_template.jinja"; });
+    // The given template is for all conversations, also for those with tools.
+    std::erase_if(files, [](const NamedFile& file) {
+      return file.name == "chat_template.jinja" ||
+             file.name.starts_with("additional_chat_templates/");
+    });
     files.push_back({.name = "chat_template.jinja", .text = setup.chat_template->text()});
   }
   if (!setup.folder) return files;

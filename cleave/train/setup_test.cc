@@ -301,6 +301,22 @@ TEST_F(Setup, FolderOfChatTemplates_IsInTheCheckpointsAndInTheRun) {
   EXPECT_EQ(read_file(folder_ / "out/step_00000002" / name), "a template");
 }
 
+// Otherwise conversations with tools would be evaluated with another template than in training.
+TEST_F(Setup, GivenChatTemplate_ReplacesThoseOfTheFolder) {
+  const std::filesystem::path folder = folder_ / "tokenizer";
+  std::filesystem::create_directories(folder / "additional_chat_templates");
+  for (const NamedFile& file : byte_tokenizer_files()) {
+    std::ofstream(folder / file.name) << file.text;
+  }
+  std::ofstream(folder / "additional_chat_templates/tool_use.jinja") << "a template";
+  TrainOptions o = options("sizes.json", "text.txt");
+  o.tokenizer = folder;
+  o.chat_template = "chatml";
+  cleave_train(o);
+  EXPECT_EQ(read_file(folder_ / "out/chat_template.jinja"), kChatMl);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out/additional_chat_templates"));
+}
+
 TEST_F(Setup, ResumeWithoutLatestAndWithADamagedNewestCheckpoint_IsRefused) {
   for (const char* step : {"out/step_00000001", "out/step_00000002"}) {
     std::filesystem::create_directories(folder_ / step);

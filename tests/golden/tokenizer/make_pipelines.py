@@ -336,6 +336,13 @@ P["added"] = tok(
         add(7, "aa", special=True),
     ],
 )
+P["added white space"] = tok(
+    added=[
+        add(0, "  "),
+        add(1, "ng,", rstrip=True),
+        add(2, "\n\t", lstrip=True),
+    ]
+)
 P["added metaspace first"] = tok(
     pre={"type": "Metaspace", "replacement": M, "prepend_scheme": "first", "split": True},
     added=[add(0, "<x>", lstrip=True)],
