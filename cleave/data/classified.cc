@@ -12,6 +12,7 @@
 #include "cleave/data/documents.h"
 #include "cleave/text/csv.h"
 #include "cleave/text/jsonl.h"
+#include "cleave/text/utf8.h"
 #include "cleave/tokenizer/tokenizer.h"
 
 namespace cleave::inline data {
@@ -162,9 +163,16 @@ void for_each_text(const std::string& path, const std::function<void(const std::
     JsonLines rows(path);
     while (const std::optional<Json> row = rows.next()) visit(row->at("text").as_string());
   } else {
+    CLEAVE_CHECK(!is_table(path), Code::kUsage, path,
+                 " is a table with tabs; write it as CSV with a header, or give its texts alone, "
+                 "one a line");
     LineReader lines(path);
     while (const auto line = lines.next()) {
-      if (!line->empty()) visit(std::string(*line));
+      if (line->empty()) continue;
+      CLEAVE_CHECK(first_bad_utf8(*line) == line->size(), Code::kFormat, lines.place(),
+                   ": the text is not UTF-8; convert the file, for instance with iconv -f LATIN1 "
+                   "-t UTF-8");
+      visit(std::string(*line));
     }
   }
 }

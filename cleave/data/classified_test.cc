@@ -152,6 +152,11 @@ TEST_F(Classified, Texts_ComeFromEveryKindOfFile) {
   EXPECT_THAT(texts(file("a.txt", "one\n\ntwo\r\n")), ElementsAre("one", "two"));
   EXPECT_THAT(texts(file("a.csv", "id,review\n1,\"a\nb\"\n")), ElementsAre("a\nb"));
   EXPECT_THAT(texts(file("a.jsonl", R"({"text": "x"})")), ElementsAre("x"));
+  const std::string latin1 = file("b.txt", "one\ncaf\xe9\n");
+  EXPECT_THAT(thrown_by([&] { texts(latin1); }).what(),
+              HasSubstr("b.txt:2: the text is not UTF-8; convert the file"));
+  const std::string tabs = file("a.tsv", "id\treview\n1\ta\n");
+  EXPECT_THAT(thrown_by([&] { texts(tabs); }).what(), HasSubstr("a.tsv is a table with tabs"));
 }
 
 }  // namespace

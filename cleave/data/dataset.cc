@@ -37,7 +37,7 @@ void refuse_tables(const DatasetOptions& options) {
                  " is a JSON document, which would be read as plain text; write its rows into "
                  "JSONL, one object per line; of an array: jq -c '.[]' ",
                  file, " >rows.jsonl");
-    CLEAVE_CHECK(!is_csv(file), Code::kUsage, file, " is a table, which task ",
+    CLEAVE_CHECK(!is_table(file), Code::kUsage, file, " is a table, which task ",
                  is_lm ? "lm" : "mlm", " would read as plain text; ",
                  is_lm ? "" : "train with --task classify to learn its labels, or ",
                  "put its texts into JSONL with \"text\"");

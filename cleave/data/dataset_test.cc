@@ -333,14 +333,16 @@ TEST(OpenDataset, DataThatCannotBeUsed_IsRefused) {
 
 TEST(OpenDataset, TableForALanguageModel_IsRefusedWithTheRemedy) {
   Data data;
-  DatasetOptions options = data.options({data.file("a.csv", "text,label\nfine,1\ndull,0\n")});
-  for (const Task task : {Task::kLm, Task::kMlm}) {
-    options.task = task;
-    const Error error = thrown_by([&] { open_dataset(options); });
-    EXPECT_EQ(error.code(), Code::kUsage);
-    EXPECT_THAT(error.what(), HasSubstr("a.csv is a table"));
-    EXPECT_EQ(std::string(error.what()).find("--task classify") != std::string::npos,
-              task == Task::kMlm);
+  for (const std::string name : {"a.csv", "a.tsv", "A.CSV"}) {
+    DatasetOptions options = data.options({data.file(name, "text,label\nfine,1\ndull,0\n")});
+    for (const Task task : {Task::kLm, Task::kMlm}) {
+      options.task = task;
+      const Error error = thrown_by([&] { open_dataset(options); });
+      EXPECT_EQ(error.code(), Code::kUsage);
+      EXPECT_THAT(error.what(), HasSubstr(name + " is a table"));
+      EXPECT_EQ(std::string(error.what()).find("--task classify") != std::string::npos,
+                task == Task::kMlm);
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <filesystem>
 
 #include "cleave/base/error.h"
@@ -27,6 +28,14 @@ char first_byte(const std::string& path) {
     if (found != std::string_view::npos) return text[found];
   }
   return 0;
+}
+
+/// Whether a path ends in this extension, in small or capital letters.
+bool has_extension(const std::string& path, std::string_view wanted) {
+  std::string extension = std::filesystem::path(path).extension();
+  std::transform(extension.begin(), extension.end(), extension.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return extension == wanted;
 }
 
 bool holds(const Json& value, std::string_view key, Json::Type type) {
@@ -81,7 +90,11 @@ std::string names_of(const std::vector<std::string>& files) {
 }
 
 bool is_csv(const std::string& path) {
-  return std::filesystem::path(path).extension() == ".csv";
+  return has_extension(path, ".csv");
+}
+
+bool is_table(const std::string& path) {
+  return is_csv(path) || has_extension(path, ".tsv");
 }
 
 void for_each_json_text(

@@ -27,6 +27,8 @@ std::string names_of(const std::vector<std::string>& files);
 
 /// Whether a file is a table by its name, NAME.csv.
 bool is_csv(const std::string& path);
+/// Whether a file is a table by its name, NAME.csv or NAME.tsv. Only CSV can be read.
+bool is_table(const std::string& path);
 
 /// Calls `visit` with each text of a file of kind kJsonTexts, in order, and the bytes of the file
 /// that were read so far. Throws Error(kIo, kFormat) with file and line.
