@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/file/atomic_write.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
@@ -329,6 +330,31 @@ TEST(OpenDataset, DataThatCannotBeUsed_IsRefused) {
   EXPECT_EQ(no_rows.code(), Code::kUsage);
   const Error length = thrown_by([&] { open_dataset(data.options({text}, 0)); });
   EXPECT_EQ(length.code(), Code::kUsage);
+}
+
+TEST(OpenDataset, DocumentsThatNothingSeparates_AreReportedOnce) {
+  Data data;
+  const std::string folder = data.folder("tokenizer");
+  std::filesystem::create_directories(folder);
+  std::filesystem::copy(test::source_file("tests/golden/tokenizer/small/gpt2/tokenizer.json"),
+                        folder);
+  const std::string two = data.file("two.jsonl", "{\"text\": \"a b c\"}\n{\"text\": \"d e f\"}\n");
+  const std::string one = data.file("one.txt", "a b c d e f");
+  const auto warnings = [&](std::vector<std::string> files, const std::string& end) {
+    data.file("tokenizer/tokenizer_config.json",
+              R"({"tokenizer_class": "GPT2Tokenizer", "eos_token": )" + end + "}");
+    DatasetOptions options = data.options(std::move(files));
+    options.tokenizer = load_tokenizer(folder);
+    testing::internal::CaptureStderr();
+    open_dataset(options);
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(warnings({two}, "null"),
+              HasSubstr("the tokenizer has no end token, so nothing separates the 2 documents in " +
+                        two + "; name one as \"eos_token\" in tokenizer_config.json"));
+  EXPECT_THAT(warnings({one, one}, "null"), HasSubstr("the 2 documents in "));
+  EXPECT_EQ(warnings({one}, "null"), "");
+  EXPECT_EQ(warnings({two}, "\"<|endoftext|>\""), "");
 }
 
 TEST(OpenDataset, TableForALanguageModel_IsRefusedWithTheRemedy) {
