@@ -333,6 +333,34 @@ TEST(GgufTokens, MetaspaceThatPutsASpaceBeforeTheText_IsKept) {
   }
 }
 
+// Oracle: llama.cpp writes every space of a text as U+2581 (llama-vocab.cpp,
+// llama_escape_whitespace).
+TEST(GgufTokens, StepThatWritesSpacesAsAnotherCharacter_IsRefused) {
+  json metaspace = tokenizer_of_family("mistral-v0.3");
+  metaspace["pre_tokenizer"]["replacement"] = "_";
+  json normalizer = small_tokenizer("llama2");
+  for (json& step : normalizer["normalizer"]["normalizers"]) {
+    if (step["type"] == "Replace") step["content"] = "_";
+  }
+  json prefix = small_tokenizer("llama2");
+  for (json& step : prefix["normalizer"]["normalizers"]) {
+    if (step["type"] == "Prepend") step["prepend"] = "_";
+  }
+  for (const json& tokenizer : {metaspace, normalizer, prefix}) {
+    const Error error = test::thrown_by([&] {
+      try {
+        write_and_read(tokenizer);
+      } catch (...) {
+        testing::internal::GetCapturedStderr();
+        throw;
+      }
+    });
+    EXPECT_EQ(error.code(), Code::kUsage);
+    EXPECT_THAT(error.what(),
+                HasSubstr("it writes spaces as '_', and llama.cpp as '\xE2\x96\x81'"));
+  }
+}
+
 TEST(GgufTokens, AnotherPrependScheme_IsRefused) {
   EXPECT_EQ(tokenizer_of("m", "llama", "default", "first")["pre_tokenizer"]["split"], false);
   const Error error = test::thrown_by([] { tokenizer_of("m", "llama", "default", "last"); });

@@ -161,7 +161,9 @@ std::string zsh_arguments(const CLI::App& app, const std::vector<std::string>& w
     text += " \\\n        '*" + item.name + "[" + zsh_escaped(item.help) + "]";
     const std::string values = joined(item.words);
     if (takes_path(item.value)) {
-      text += ":" + zsh_escaped(item.value) + ":_files";
+      // After a space, _arguments adds no words of its own.
+      const std::string action = values.empty() ? "_files" : " _cleave_words_or_files " + values;
+      text += ":" + zsh_escaped(item.value) + ":" + action;
     } else if (!item.value.empty()) {
       text += ":" + zsh_escaped(item.value) + ":(" + values + ")";
     }
@@ -189,6 +191,9 @@ std::string zsh_script(const CLI::App& root) {
     cases += zsh_command(*app);
   }
   return "#compdef cleave\n# zsh completion of cleave: source <(cleave completion zsh)\n"
+         "_cleave_words_or_files() {\n"
+         "  _alternative \"words:word:($*)\" 'files:file:_files'\n"
+         "}\n"
          "_cleave() {\n"
          "  local -a commands=(\n" +
          commands +

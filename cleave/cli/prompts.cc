@@ -74,6 +74,9 @@ void read_prompt_file(GenerateOptions* options) {
       const auto parse = [&] { return Json::parse(prompt, str(path, ':', line)); };
       add_json_prompt(parsed_as(JsonLines::kObjects, parse), options);
     } else {
+      CLEAVE_CHECK(first_bad_utf8(prompt) == prompt.size(), Code::kFormat, path, ':', line,
+                   ": the prompt is not UTF-8 text; convert the file, for instance with iconv -f "
+                   "LATIN1 -t UTF-8");
       options->prompts.emplace_back(prompt);
     }
   }

@@ -247,7 +247,7 @@ constexpr Advice kAdvice[] = {
 struct ValueSynonym {
   std::string_view flag;
   std::string_view values;  // theirs, separated by spaces
-  std::string_view meant;   // ours
+  std::string_view meant;   // ours; a choice may be followed by words
 };
 
 constexpr ValueSynonym kValueSynonyms[] = {
@@ -255,6 +255,7 @@ constexpr ValueSynonym kValueSynonyms[] = {
     {"zero", "3", "--fsdp, which shards as ZeRO-3 does"},
     {"dtype", "bfloat16", "bf16"},
     {"dtype", "float16 half f16", "fp16"},
+    {"dtype", "fp16 float16 half f16", "fp32, in which fp16 files run without rounding"},
     {"dtype", "float32 float f32", "fp32"},
     {"dtype", "Q8_0", "q8_0"},
     {"dtype", "Q4_K_M q4_k Q4_K", "q4_k_m"},
@@ -326,7 +327,8 @@ std::string_view meant_value(const option::Row& row, std::string_view value) {
   };
   for (const auto& [flag, values, meant] : kValueSynonyms) {
     if (flag != row.name || !has_word(values, value)) continue;
-    if (choices == nullptr || (!accepts(value) && accepts(meant))) return meant;
+    const std::string_view choice = meant.substr(0, meant.find_first_of(" ,"));
+    if (choices == nullptr || (!accepts(value) && accepts(choice))) return meant;
   }
   return {};
 }

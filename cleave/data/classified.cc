@@ -12,6 +12,7 @@
 #include "cleave/data/documents.h"
 #include "cleave/text/csv.h"
 #include "cleave/text/jsonl.h"
+#include "cleave/text/utf8.h"
 #include "cleave/tokenizer/tokenizer.h"
 
 namespace cleave::inline data {
@@ -23,9 +24,15 @@ constexpr std::array<std::string_view, 3> kTextColumns{"text", "review", "senten
 constexpr std::array<std::string_view, 2> kLabelColumns{"label", "sentiment"};
 constexpr size_t kMostClasses = 1000;
 
-/// Receives a text, its label as written, and its location (file:line).
+/// A label as written.
+struct Label {
+  std::string text;
+  bool is_index = false;  ///< a whole number of a JSONL row: the index of a class
+};
+
+/// Receives a text, its label, and its location (file:line).
 using VisitLabelled =
-    std::function<void(const std::string& text, const std::string& label, const std::string& at)>;
+    std::function<void(const std::string& text, const Label& label, const std::string& at)>;
 
 /// The label as a whole number; nullopt if it is a name.
 std::optional<int64_t> number_of(const std::string& label) {
@@ -36,18 +43,18 @@ std::optional<int64_t> number_of(const std::string& label) {
   return number;
 }
 
-/// The label of a JSONL row: a name, or a whole number as text.
-std::string label_of(const Json& row) {
+/// The label of a JSONL row: a name, or a whole number.
+Label label_of(const Json& row) {
   const Json value = label_in(row);
-  if (value.is(Json::Type::kString)) return value.as_string();
-  return std::to_string(value.as_int(0));
+  if (value.is(Json::Type::kString)) return {.text = value.as_string()};
+  return {.text = std::to_string(value.as_int(0)), .is_index = true};
 }
 
 void visit_csv(const std::string& path, const VisitLabelled& visit) {
   CsvReader rows(path);
   const size_t text = rows.column(kTextColumns);
   const size_t label = rows.column(kLabelColumns);
-  while (const auto row = rows.next()) visit((*row)[text], (*row)[label], rows.place());
+  while (const auto row = rows.next()) visit((*row)[text], {.text = (*row)[label]}, rows.place());
 }
 
 void visit_jsonl(const std::string& path, const VisitLabelled& visit) {
@@ -60,7 +67,7 @@ void visit_jsonl(const std::string& path, const VisitLabelled& visit) {
 void for_each_labelled(const std::string& path, const VisitLabelled& visit) {
   // An empty field is a missing value, which must not become a class of its own.
   const VisitLabelled check = [&](const auto& text, const auto& label, const auto& at) {
-    CLEAVE_CHECK(!label.empty(), Code::kFormat, at, ": the label is empty; remove the row");
+    CLEAVE_CHECK(!label.text.empty(), Code::kFormat, at, ": the label is empty; remove the row");
     visit(text, label, at);
   };
   is_csv(path) ? visit_csv(path, check) : visit_jsonl(path, check);
@@ -89,7 +96,7 @@ class ClassifiedDataset final : public Dataset {
  public:
   explicit ClassifiedDataset(const DatasetOptions& options) : options_(options) {}
 
-  void append(const std::string& text, const std::string& label, const std::string& at) {
+  void append(const std::string& text, const Label& label, const std::string& at) {
     labels_.push_back(class_of(label, at));
     const EncodedBatch row =
         encode_batch(*options_.tokenizer, std::span(&text, 1), {},
@@ -126,14 +133,24 @@ class ClassifiedDataset final : public Dataset {
   }
 
  private:
-  [[nodiscard]] int32_t class_of(const std::string& label, const std::string& at) const {
+  /// By index or name. A text that is a number is an index too, unless numbers are names: "1" is
+  /// then the class of that name, whatever its index is.
+  [[nodiscard]] int32_t class_of(const Label& label, const std::string& at) const {
     const std::vector<std::string>& names = options_.classes;
-    const auto found = std::find(names.begin(), names.end(), label);
-    if (found != names.end()) return static_cast<int32_t>(found - names.begin());
-    const std::optional<int64_t> number = number_of(label);
-    CLEAVE_CHECK(number && *number < static_cast<int64_t>(names.size()), Code::kFormat, at,
-                 ": label '", label, "' is not one of the model's ", names.size(), " classes, ",
-                 listed(names), "; rename it, or train a model that has no classes yet");
+    const auto found = std::find(names.begin(), names.end(), label.text);
+    const bool has_name = found != names.end();
+    if (has_name && !label.is_index) return static_cast<int32_t>(found - names.begin());
+    const bool may_be_index =
+        label.is_index || std::none_of(names.begin(), names.end(), [](const std::string& name) {
+          return number_of(name).has_value();
+        });
+    const std::optional<int64_t> number = number_of(label.text);
+    CLEAVE_CHECK(may_be_index && number && *number < std::ssize(names), Code::kFormat, at,
+                 ": label ", label.is_index ? label.text : str('\'', label.text, '\''), " is not ",
+                 label.is_index ? "the index of " : "", "one of the model's ", names.size(),
+                 " classes, ", listed(names), "; ",
+                 has_name ? "write a name as a text, in quotes"
+                          : "rename it, or train a model that has no classes yet");
     return static_cast<int32_t>(*number);
   }
 
@@ -162,9 +179,16 @@ void for_each_text(const std::string& path, const std::function<void(const std::
     JsonLines rows(path);
     while (const std::optional<Json> row = rows.next()) visit(row->at("text").as_string());
   } else {
+    CLEAVE_CHECK(!is_table(path), Code::kUsage, path,
+                 " is a table with tabs; write it as CSV with a header, or give its texts alone, "
+                 "one a line");
     LineReader lines(path);
     while (const auto line = lines.next()) {
-      if (!line->empty()) visit(std::string(*line));
+      if (line->empty()) continue;
+      CLEAVE_CHECK(first_bad_utf8(*line) == line->size(), Code::kFormat, lines.place(),
+                   ": the text is not UTF-8; convert the file, for instance with iconv -f LATIN1 "
+                   "-t UTF-8");
+      visit(std::string(*line));
     }
   }
 }
@@ -173,13 +197,15 @@ std::vector<std::string> class_names(const std::vector<std::string>& files) {
   std::set<std::string> names;
   bool are_numbers = true;
   int64_t largest = 0;
-  const auto note = [&](const std::string& label, const std::string& at) {
-    names.insert(label);
-    const std::optional<int64_t> number = number_of(label);
+  std::string first_index;
+  const auto note = [&](const Label& label, const std::string& at) {
+    names.insert(label.text);
+    const std::optional<int64_t> number = number_of(label.text);
     are_numbers = are_numbers && number;
     largest = std::max(largest, number.value_or(0));
+    if (label.is_index && first_index.empty()) first_index = str(at, ": label ", label.text);
     CLEAVE_CHECK(names.size() <= kMostClasses && largest < static_cast<int64_t>(kMostClasses),
-                 Code::kFormat, at, ": label '", label, "' makes more than ", kMostClasses,
+                 Code::kFormat, at, ": label '", label.text, "' makes more than ", kMostClasses,
                  " classes; is this the label column?");
   };
   for (const std::string& file : files) {
@@ -187,12 +213,15 @@ std::vector<std::string> class_names(const std::vector<std::string>& files) {
       JsonLines rows(file);
       while (const std::optional<Json> row = rows.next()) note(label_of(*row), rows.place());
     } else {
-      for_each_labelled(file, [&](const std::string& /*text*/, const std::string& label,
+      for_each_labelled(file, [&](const std::string& /*text*/, const Label& label,
                                   const std::string& at) { note(label, at); });
     }
   }
   CLEAVE_CHECK(!names.empty(), Code::kFormat, files.front(),
                " holds no rows; expected texts with labels");
+  CLEAVE_CHECK(are_numbers || first_index.empty(), Code::kFormat, first_index,
+               " is a number, and other labels are names; write all labels as names, in quotes, or "
+               "all as numbers");
   if (!are_numbers) return {names.begin(), names.end()};
   std::vector<std::string> numbered;
   for (int64_t i = 0; i <= largest; ++i) numbered.push_back(str("LABEL_", i));
@@ -216,7 +245,7 @@ std::shared_ptr<const Dataset> classified_dataset(const DatasetOptions& options)
   require_tokenizer(options, "holds texts, which need");
   auto dataset = std::make_shared<ClassifiedDataset>(options);
   for (const std::string& file : options.files) {
-    for_each_labelled(file, [&](const std::string& text, const std::string& label,
+    for_each_labelled(file, [&](const std::string& text, const Label& label,
                                 const std::string& at) { dataset->append(text, label, at); });
   }
   CLEAVE_CHECK(dataset->size() > 0, Code::kUsage, "the data in ", names_of(options.files), " has ",

@@ -73,6 +73,31 @@ TEST_F(Classified, RowsOfIds_HaveOneNumberEach) {
   EXPECT_EQ(data->sample(1).label, 0);
 }
 
+// Oracle: a data set's integer labels are indices, as transformers takes them; names are texts.
+TEST_F(Classified, ClassesWithNumbersAsNames_AreFoundByNameInTextsAndByIndexInNumbers) {
+  const auto with = [&](const std::string& name, std::string_view text) {
+    DatasetOptions o = options({file(name, text)});
+    o.classes = {"1", "2"};
+    return o;
+  };
+  const auto labels = [&](const DatasetOptions& o) {
+    const auto data = open_dataset(o);
+    std::vector<int64_t> out;
+    for (int64_t i = 0; i < data->size(); ++i) out.push_back(data->sample(i).label.value());
+    return out;
+  };
+  EXPECT_THAT(labels(with("a.csv", "text,label\na,2\nb,1\n")), ElementsAre(1, 0));
+  EXPECT_THAT(labels(with("a.jsonl", R"({"text": "a", "label": "2"})")), ElementsAre(1));
+  EXPECT_THAT(labels(with("b.jsonl", R"({"text": "a", "label": 1})")), ElementsAre(1));
+  EXPECT_THAT(labels(with("c.jsonl", R"({"input_ids": [1], "label": 1})")), ElementsAre(1));
+  // Neither may be taken for the other: that would be silent for all rows but this one.
+  EXPECT_THAT(refusal_of(with("b.csv", "text,label\na,0\n")),
+              HasSubstr("label '0' is not one of the model's 2 classes, '1', '2'; rename it"));
+  EXPECT_THAT(refusal_of(with("d.jsonl", R"({"text": "a", "label": 2})")),
+              HasSubstr("d.jsonl:1: label 2 is not the index of one of the model's 2 classes, '1', "
+                        "'2'; write a name as a text, in quotes"));
+}
+
 TEST_F(Classified, ABatch_HasOneLabelPerRowAndMasksPadding) {
   const std::string csv = file("a.csv", "text,label\nab,positive\nx,negative\n");
   const auto data = open_dataset(options({csv}));
@@ -128,6 +153,11 @@ TEST_F(Classified, ClassNames_AreSortedOrCountedFromNumbers) {
   EXPECT_THAT(
       thrown_by([&] { class_names({file("e.jsonl", R"({"text": "a", "label": ""})")}); }).what(),
       HasSubstr("e.jsonl:1: the label is empty"));
+  const std::string mixed = file("mixed.jsonl", R"({"text": "a", "label": 1})"
+                                                "\n"
+                                                R"({"text": "a", "label": "good"})");
+  EXPECT_THAT(thrown_by([&] { class_names({mixed}); }).what(),
+              HasSubstr("mixed.jsonl:1: label 1 is a number, and other labels are names"));
   std::string many = "text,label\n";
   for (int i = 0; i < 1001; ++i) many += "a,label " + std::to_string(i) + "\n";
   const std::string path = file("many.csv", many);
@@ -152,6 +182,11 @@ TEST_F(Classified, Texts_ComeFromEveryKindOfFile) {
   EXPECT_THAT(texts(file("a.txt", "one\n\ntwo\r\n")), ElementsAre("one", "two"));
   EXPECT_THAT(texts(file("a.csv", "id,review\n1,\"a\nb\"\n")), ElementsAre("a\nb"));
   EXPECT_THAT(texts(file("a.jsonl", R"({"text": "x"})")), ElementsAre("x"));
+  const std::string latin1 = file("b.txt", "one\ncaf\xe9\n");
+  EXPECT_THAT(thrown_by([&] { texts(latin1); }).what(),
+              HasSubstr("b.txt:2: the text is not UTF-8; convert the file"));
+  const std::string tabs = file("a.tsv", "id\treview\n1\ta\n");
+  EXPECT_THAT(thrown_by([&] { texts(tabs); }).what(), HasSubstr("a.tsv is a table with tabs"));
 }
 
 }  // namespace

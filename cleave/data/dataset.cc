@@ -7,6 +7,7 @@
 
 #include "cleave/base/error.h"
 #include "cleave/base/resource_limits.h"
+#include "cleave/comm/bootstrap/first_rank.h"
 #include "cleave/data/dataset_kinds.h"
 #include "cleave/data/documents.h"
 #include "cleave/data/tokens.h"
@@ -56,6 +57,24 @@ std::vector<TokenizedFile> tokenized_files(const DatasetOptions& options, FileKi
     check_id(out.back().ids.max_id(), options, file);
   }
   return out;
+}
+
+/// Warns of documents that are joined without a token between them.
+void warn_of_no_separator(const DatasetOptions& options, const std::vector<TokenizedFile>& files) {
+  const auto& around = options.tokenizer->sequence_template().single;
+  const bool has_separator = options.tokenizer->special().eos ||
+                             std::any_of(around.begin(), around.end(), [](const TemplateStep& s) {
+                               return s.what == TemplateStep::What::kToken;
+                             });
+  int64_t num_documents = 0;
+  for (const TokenizedFile& file : files) {
+    num_documents += std::max<int64_t>(1, file.lengths.size());
+  }
+  if (has_separator || num_documents < 2) return;
+  log_warning_once("the tokenizer has no end token, so nothing separates the ", num_documents,
+                   " documents in ", names_of(options.files),
+                   "; name one as \"eos_token\" in tokenizer_config.json, or train with --packing, "
+                   "which keeps documents apart");
 }
 
 }  // namespace
@@ -109,9 +128,11 @@ std::shared_ptr<const Dataset> open_dataset(const DatasetOptions& options) {
                                         .needs_labels = options.task == Task::kMlm,
                                         .cache_folder = options.cache_folder});
   }
+  std::vector<TokenizedFile> files = tokenized_files(options, kind);
+  warn_of_no_separator(options, files);
   std::vector<Tokens> parts;
   int64_t num_tokens = 0;
-  for (TokenizedFile& file : tokenized_files(options, kind)) {
+  for (TokenizedFile& file : files) {
     num_tokens += file.ids.size();
     parts.push_back(std::move(file.ids));
   }

@@ -61,7 +61,8 @@ Json label_in(const Json& row);
 /// largest. Throws as classified_dataset does, and Error(kFormat) for more than 1000 classes.
 std::vector<std::string> class_names(const std::vector<std::string>& files);
 
-/// Labelled rows for a classifier. A label is one of options.classes, by name or number:
+/// Labelled rows for a classifier. A label is one of options.classes: a text is its name (or its
+/// index, if no class has a number as its name), a number of a JSONL row its index.
 ///
 ///   CSV    a header with text, review or sentence, and label or sentiment (files named .csv)
 ///   JSONL  `text` and `label`, or `input_ids` and one whole number, `label` or `labels`

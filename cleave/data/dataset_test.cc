@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/file/atomic_write.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
@@ -331,21 +332,43 @@ TEST(OpenDataset, DataThatCannotBeUsed_IsRefused) {
   EXPECT_EQ(length.code(), Code::kUsage);
 }
 
+TEST(OpenDataset, DocumentsThatNothingSeparates_AreReportedOnce) {
+  Data data;
+  const std::string folder = data.folder("tokenizer");
+  std::filesystem::create_directories(folder);
+  std::filesystem::copy(test::source_file("tests/golden/tokenizer/small/gpt2/tokenizer.json"),
+                        folder);
+  const std::string two = data.file("two.jsonl", "{\"text\": \"a b c\"}\n{\"text\": \"d e f\"}\n");
+  const std::string one = data.file("one.txt", "a b c d e f");
+  const auto warnings = [&](std::vector<std::string> files, const std::string& end) {
+    data.file("tokenizer/tokenizer_config.json",
+              R"({"tokenizer_class": "GPT2Tokenizer", "eos_token": )" + end + "}");
+    DatasetOptions options = data.options(std::move(files));
+    options.tokenizer = load_tokenizer(folder);
+    testing::internal::CaptureStderr();
+    open_dataset(options);
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(warnings({two}, "null"),
+              HasSubstr("the tokenizer has no end token, so nothing separates the 2 documents in " +
+                        two + "; name one as \"eos_token\" in tokenizer_config.json"));
+  EXPECT_THAT(warnings({one, one}, "null"), HasSubstr("the 2 documents in "));
+  EXPECT_EQ(warnings({one}, "null"), "");
+  EXPECT_EQ(warnings({two}, "\"<|endoftext|>\""), "");
+}
+
 TEST(OpenDataset, TableForALanguageModel_IsRefusedWithTheRemedy) {
   Data data;
-  DatasetOptions options = data.options({data.file("a.csv", "text,label\nfine,1\ndull,0\n")});
-  for (const Task task : {Task::kLm, Task::kMlm}) {
-    options.task = task;
-    const Error error = thrown_by([&] { open_dataset(options); });
-    EXPECT_EQ(error.code(), Code::kUsage);
-    EXPECT_THAT(error.what(), HasSubstr("a.csv is a table"));
-    EXPECT_EQ(std::string(error.what()).find("--task classify") != std::string::npos,
-              task == Task::kMlm);
-  }
-  options.task = Task::kLm;
-  for (const std::string name : {"a.CSV", "a.tsv"}) {
-    options.files = {data.file(name, "text\tlabel\nfine\t1\ndull\t0\n")};
-    EXPECT_THAT(thrown_by([&] { open_dataset(options); }).what(), HasSubstr(name + " is a table"));
+  for (const std::string name : {"a.csv", "a.tsv", "A.CSV"}) {
+    DatasetOptions options = data.options({data.file(name, "text,label\nfine,1\ndull,0\n")});
+    for (const Task task : {Task::kLm, Task::kMlm}) {
+      options.task = task;
+      const Error error = thrown_by([&] { open_dataset(options); });
+      EXPECT_EQ(error.code(), Code::kUsage);
+      EXPECT_THAT(error.what(), HasSubstr(name + " is a table"));
+      EXPECT_EQ(std::string(error.what()).find("--task classify") != std::string::npos,
+                task == Task::kMlm);
+    }
   }
 }
 

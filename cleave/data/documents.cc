@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <filesystem>
 
 #include "cleave/base/error.h"
@@ -29,15 +30,16 @@ char first_byte(const std::string& path) {
   return 0;
 }
 
-bool holds(const Json& value, std::string_view key, Json::Type type) {
-  return value.is(Json::Type::kObject) && value.has(key) && value.at(key).is(type);
+/// Whether a path ends in this extension, in small or capital letters.
+bool has_extension(const std::string& path, std::string_view wanted) {
+  std::string extension = std::filesystem::path(path).extension();
+  std::transform(extension.begin(), extension.end(), extension.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return extension == wanted;
 }
 
-/// The end of a file's name in lower case, such as ".csv".
-std::string lower_extension(const std::string& path) {
-  std::string out = std::filesystem::path(path).extension().string();
-  for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c;
-  return out;
+bool holds(const Json& value, std::string_view key, Json::Type type) {
+  return value.is(Json::Type::kObject) && value.has(key) && value.at(key).is(type);
 }
 
 /// Refuses a row whose "text" is no string.
@@ -88,11 +90,11 @@ std::string names_of(const std::vector<std::string>& files) {
 }
 
 bool is_csv(const std::string& path) {
-  return lower_extension(path) == ".csv";
+  return has_extension(path, ".csv");
 }
 
 bool is_table(const std::string& path) {
-  return is_csv(path) || lower_extension(path) == ".tsv";
+  return is_csv(path) || has_extension(path, ".tsv");
 }
 
 void for_each_json_text(

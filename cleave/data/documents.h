@@ -27,7 +27,7 @@ std::string names_of(const std::vector<std::string>& files);
 
 /// Whether a file is a table by its name, NAME.csv or NAME.CSV.
 bool is_csv(const std::string& path);
-/// Whether its name is that of a table with commas or tabs: is_csv(), or NAME.tsv.
+/// Whether a file is a table by its name, NAME.csv or NAME.tsv. Only CSV can be read.
 bool is_table(const std::string& path);
 
 /// Calls `visit` with each text of a file of kind kJsonTexts, in order, and the bytes of the file

@@ -34,6 +34,13 @@ variable_list trained_weights(Layer& layer) {
   return out;
 }
 
+/// A factor of the losses of single tokens, whose gradients have no loss scale yet: in fp16 the
+/// smallest probability is 6e-8. The logits' gradients stay below it, far from fp16's largest
+/// number.
+double gradient_scale(at::ScalarType type) {
+  return type == at::kHalf ? 256 : 1;
+}
+
 /// Sums over the parts computed so far. Gradients are those of `inputs`.
 struct Sums {
   Tensor loss;
@@ -111,6 +118,7 @@ class LossInParts : public Wrap {
     const Tensor& labels = context.head_loss->labels;
     const Tensor rows = in.local().detach().flatten(0, 1);
     const bool x_grad = needs_grad(in.local());
+    const double scale = gradient_scale(rows.scalar_type());
     std::vector<Tensor> losses;
     Tensor gradient = x_grad ? at::empty_like(rows) : Tensor();
     for_parts(rows.size(0), num_parts, [&](int64_t begin, int64_t count) {
@@ -121,13 +129,14 @@ class LossInParts : public Wrap {
               .local();
       losses.push_back(loss.detach());
       if (!x_grad) return;
-      gradient.narrow(0, begin, count).copy_(torch::autograd::grad({loss.sum()}, {part})[0]);
+      gradient.narrow(0, begin, count)
+          .copy_(torch::autograd::grad({loss.sum() * scale}, {part})[0]);
     });
     // A copy: what is connected must be no view.
     const Tensor all = at::cat(losses).view(labels.sizes()).clone();
     if (x_grad) {
-      connect("head_loss", {in.local()}, {all}, [gradient](variable_list&& upstream) {
-        const Tensor own = gradient * upstream[0].reshape({-1, 1});
+      connect("head_loss", {in.local()}, {all}, [gradient, scale](variable_list&& upstream) {
+        const Tensor own = gradient * (upstream[0] / scale).reshape({-1, 1});
         auto sizes = upstream[0].sizes().vec();
         sizes.push_back(gradient.size(1));
         return variable_list{own.to(gradient.scalar_type()).view(sizes)};

@@ -1,5 +1,7 @@
 #include "cleave/nn/head_loss.h"
 
+#include <cmath>
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -266,6 +268,31 @@ TEST(HeadLoss, PerTokenOfAFrozenHead_HasTheGradientOfWholeLogits) {
       }
     });
   }
+}
+
+// Oracle: a closed form. Each of the other classes has the probability e^-18 = 1.5e-8, which is 0
+// in fp16, and the gradient of the one input is the sum of their probabilities times -18.
+TEST(HeadLoss, PerTokenInFp16_KeepsSmallProbabilities) {
+  Linear head({.in_features = 1, .out_features = kClasses, .bias = false});
+  head.weight()->freeze(at::kHalf);
+  compute_loss_in_parts(head, {.most_bytes = 1});
+  materialize(head, {.seed = 2, .dtype = at::kHalf});
+  Tensor weight = at::full({kClasses, 1}, -18, at::kHalf);
+  weight[0].fill_(0);
+  head.weight()->set_leaf(weight);
+  Context context;
+  context.head_loss = std::make_shared<const HeadLoss>(
+      HeadLoss{.labels = at::zeros({1, 2}, at::kLong), .is_per_token = true});
+  const Tensor x = at::ones({1, 2, 1}, at::kHalf).requires_grad_();
+  const DTensor y = head(DTensor(x, Axis(), Replicate{}), context);
+  ASSERT_EQ(y.dim(), 2);
+  constexpr double kLossScale = 65536;
+  (y.local() * kLossScale).sum().backward();
+  const double p = std::exp(-18) / (1 + (kClasses - 1) * std::exp(-18));
+  const double want = (kClasses - 1) * p * -18 * kLossScale;
+  // Half a unit of fp16's smallest numbers beside p times 256, and roundings of the gradients.
+  const double relative = 0x1p-25 / (256 * p) + 4 * 0x1p-11;
+  EXPECT_NEAR(x.grad()[0][0].item<double>(), want, -want * relative);
 }
 
 TEST(HeadLoss, PerToken_IsTheLossOfEachTokenUnlessTheHeadIsTrained) {

@@ -20,6 +20,7 @@
 #include "cleave/train/options.h"
 #include "cleave/train/setup.h"
 #include "cleave/train/trainer.h"
+#include "tests/support/lora_runs.h"
 #include "tests/support/paths.h"
 #include "tests/support/saved_models.h"
 #include "tests/support/small_run.h"
@@ -30,6 +31,7 @@ namespace cleave::resume_test {
 namespace {
 
 namespace fs = std::filesystem;
+using test::LoraRuns;
 using test::TempFolder;
 using testing::HasSubstr;
 using testing::Not;
@@ -453,6 +455,30 @@ TEST(AsyncSave, StepThatIsNotFinite_WaitsForThePendingCheckpoint) {
   const auto newest = newest_checkpoint(o.out);
   ASSERT_TRUE(newest);
   EXPECT_EQ(newest->filename(), checkpoint_name(steps.back().step));
+}
+
+// Oracle: the same run, resumed without --model.
+TEST_F(LoraRuns, ModelThatIsAnOlderCheckpointOfTheRun_IsReported) {
+  TrainOptions o = options("run");
+  o.save_every = 3;
+  cleave_train(o);
+  fs::copy(o.out, folder_ / "same", fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+  TrainOptions same = resumed(o, 8);
+  same.out = folder_ / "same";
+  EXPECT_EQ(warnings_of(same), "");
+  o = resumed(o, 8);
+  o.model = o.out + "/step_00000003/";
+  EXPECT_EQ(warnings_of(o), str("cleave: warning: --model ", o.model,
+                                " is another checkpoint of the run, which continues from "
+                                "step_00000006; to continue from step_00000003, write "
+                                "step_00000003 into ",
+                                o.out, "/latest\n"));
+  const auto loss = [](const TrainOptions& run) {
+    return read_metrics(run.out + "/metrics.jsonl").back().loss;
+  };
+  EXPECT_EQ(loss(o), loss(same));
+  const std::string config = read_file(o.out + "/step_00000008/adapter_config.json");
+  EXPECT_THAT(config, HasSubstr("\"" + base_ + "\""));
 }
 
 TEST(Steps, WarmupLongerThanTheRun_IsRefusedWithDefaultStepsToo) {

@@ -269,18 +269,36 @@ std::optional<LoraOptions> choose_lora(const TrainSetup& setup) {
   return wanted;
 }
 
+/// Whether --model names a checkpoint of the run.
+bool names_checkpoint(const TrainOptions& o) {
+  std::error_code ignored;  // a path that cannot be accessed is another one
+  return fs::exists(fs::path(o.model) / kStateName, ignored) &&
+         fs::equivalent(fs::canonical(o.model, ignored).parent_path(), o.out, ignored);
+}
+
 /// Whether --model names the base model of resumed adapters, which may have moved. Without it, or
-/// if it is the run or the checkpoint, the base model is the one that the checkpoint names.
-bool names_base(const TrainOptions& o, const fs::path& checkpoint) {
+/// if it is the run or a checkpoint of it, the base model is the one that the checkpoint names.
+bool names_base(const TrainOptions& o) {
   std::error_code ignored;  // a path that cannot be accessed is another one
   return o.model != TrainOptions{}.model && !fs::equivalent(o.model, o.out, ignored) &&
-         !fs::equivalent(o.model, checkpoint, ignored);
+         !names_checkpoint(o);
+}
+
+/// Of resumed adapters: the user may have meant to continue from the checkpoint that --model names.
+void warn_of_other_checkpoint(const TrainOptions& o, const fs::path& checkpoint) {
+  std::error_code ignored;  // a path that cannot be accessed is another one
+  if (!names_checkpoint(o) || fs::equivalent(o.model, checkpoint, ignored)) return;
+  const std::string name = fs::canonical(o.model, ignored).filename();
+  log_warning_once("--model ", o.model, " is another checkpoint of the run, which continues from ",
+                   checkpoint.filename().string(), "; to continue from ", name, ", write ", name,
+                   " into ", (fs::path(o.out) / kLatestName).string());
 }
 
 ModelFolder open_checkpoint(const TrainOptions& o, const fs::path& checkpoint) {
-  const bool has_base = fs::exists(checkpoint / kAdapterConfigName) && names_base(o, checkpoint);
-  return has_base ? ModelFolder::open_adapter(checkpoint.string(), o.model)
-                  : ModelFolder::open(checkpoint.string());
+  const bool has_adapter = fs::exists(checkpoint / kAdapterConfigName);
+  if (has_adapter) warn_of_other_checkpoint(o, checkpoint);
+  return has_adapter && names_base(o) ? ModelFolder::open_adapter(checkpoint.string(), o.model)
+                                      : ModelFolder::open(checkpoint.string());
 }
 
 /// Refuses to resume adapters on another base model, before their layers do not fit it.
@@ -296,7 +314,7 @@ void require_base(const ModelFolder& folder, const std::string& fingerprint) {
 void note_base(TrainSetup& setup) {
   if (!setup.layout.lora) return;
   std::string given = setup.options.model;
-  if (setup.resumes && !names_base(setup.options, setup.folder->path)) {  // a name stays a name
+  if (setup.resumes && !names_base(setup.options)) {  // a name stays a name
     const fs::path config = fs::path(setup.folder->adapter) / kAdapterConfigName;
     given = Json::parse_file(config, kConfigLimits).string_or("base_model_name_or_path", "");
   }

@@ -401,6 +401,21 @@ TEST(Completion, Fish_HasFlagsChoicesAndFiles) {
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
 }
 
+// Oracle: zsh itself, if it is there; its functions for completion are replaced by ones that print.
+TEST(Completion, Zsh_HasFlagsChoicesAndFiles) {
+  const TempFolder folder;
+  const std::string file = folder / "c.zsh";
+  const std::string script = run_cleave({"completion", "zsh"}).out;
+  EXPECT_TRUE(contains(script, "NAME|FILE.json: _cleave_words_or_files here a100-80gb h100-80gb"));
+  std::ofstream(file) << "compdef() { }\n_alternative() { print -l -- $@ }\n"
+                      << script << "_cleave_words_or_files here h200\n";
+  const RunResult ran = run_program({"/bin/bash", "-c",
+                                     "! command -v zsh > /dev/null && printf 'words:word:(here "
+                                     "h200)\nfiles:file:_files\n' || zsh -f " +
+                                         file});
+  EXPECT_EQ(ran.out, "words:word:(here h200)\nfiles:file:_files\n") << ran.err;
+}
+
 TEST(Completion, UnknownShell_IsRefused) {
   EXPECT_EQ(run_cleave({"completion", "tcsh"}).err,
             "cleave: shell is 'tcsh'; expected one of bash, zsh, fish\n");

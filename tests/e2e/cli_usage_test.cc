@@ -322,6 +322,10 @@ TEST_F(Usage, FlagsOfGenerateThatDoNotFit_AreRefused) {
                  "--prompt and --prompt-ids exclude each other; give one");
   expect_refused({"generate", "--model", "@model", "--prompt-ids", "1", "--chat"}, 2,
                  "--prompt-ids and --chat exclude each other; give one");
+  write("latin1.txt", "one\ncaf\xe9\n");
+  expect_refused({"generate", "--model", "@model", "--prompt-file", "@latin1.txt"}, 4,
+                 "@latin1.txt:2: the prompt is not UTF-8 text; convert the file, for instance with "
+                 "iconv -f LATIN1 -t UTF-8");
   write("text.jsonl", "one\n");
   expect_refused({"generate", "--model", "@model", "--prompt-file", "@text.jsonl"}, 4,
                  "@text.jsonl:1: found 'o', expected a value (byte 0); JSONL has one JSON object "

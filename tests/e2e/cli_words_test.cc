@@ -265,9 +265,9 @@ TEST(Synonyms, ValueOfAnotherProgram_NamesOurs) {
   expect({"train", "--dtype", "bfloat16"}, "bf16");
   expect({"train", "--dtype", "half"}, "fp16");
   expect({"train", "--device", "gpu"}, "cuda");
-  // generate has no fp16.
-  expect_refused({"generate", "--dtype", "float16"},
-                 "--dtype is 'float16'; expected one of fp32, bf16, int8, int4, int4_sym, fp64");
+  for (const char* name : {"fp16", "float16", "half"}) {
+    expect({"generate", "--dtype", name}, "fp32, in which fp16 files run without rounding");
+  }
 }
 
 TEST_F(Word, ZeroInAConfigFile_NamesFsdp) {

@@ -180,16 +180,30 @@ class TokenizerWriter {
     return scores;
   }
 
+  /// Refuses a step that writes something else for a space than llama.cpp.
+  static void require_mark(const std::string& mark) {
+    if (mark != kSpaceMark) {
+      refuse(str("it writes spaces as '", mark, "', and llama.cpp as '", kSpaceMark, '\''));
+    }
+  }
+
   /// Whether a space is put before the text, and whether repeated spaces become one.
   void add_spaces() {
     bool has_prefix = false, is_tidied = false;
     for (const Json& step : steps_of(json_, "normalizer", "normalizers")) {
+      if (is_type(step, "Prepend")) require_mark(step.string_or("prepend", ""));
+      const bool replaces_text = is_type(step, "Replace") && step.at("pattern").has("String");
+      if (replaces_text && step.at("pattern").at("String").as_string() == " ") {
+        require_mark(step.string_or("content", ""));
+      }
       has_prefix = has_prefix || is_type(step, "Prepend");
       is_tidied = is_tidied || (is_type(step, "Replace") && pattern_of(step) == " {2,}");
     }
     for (const Json& step : steps_of(json_, "pre_tokenizer", "pretokenizers")) {
-      if (has_prefix || !is_type(step, "Metaspace")) continue;
+      if (!is_type(step, "Metaspace")) continue;
       const Metaspace metaspace = read_metaspace(step);
+      require_mark(metaspace.mark);
+      if (has_prefix) continue;
       has_prefix = metaspace.prepend != Metaspace::Prepend::kNever;
       if (has_prefix) add_metaspace(metaspace);
     }
