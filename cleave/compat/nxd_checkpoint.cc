@@ -7,6 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include <ATen/ATen.h>
+#include <c10/core/ScalarType.h>
+
 #include "cleave/checkpoint/load.h"
 #include "cleave/checkpoint/run_folder.h"
 #include "cleave/checkpoint/save.h"
@@ -23,42 +26,91 @@ namespace fs = std::filesystem;
 
 constexpr const char* kValuesName = "values.json";
 
-void require_one_stage() {
-  CLEAVE_CHECK(get_pipeline_model_parallel_size() == 1, Code::kUsage, "a dict of ",
-               get_pipeline_model_parallel_size(),
-               " pipeline stages cannot be saved or loaded; save each rank's "
-               "NxDPPModel::local_state_dict(), or a Model by save_checkpoint");
-}
-
-/// `parameters`, checked to be on the tensor-parallel group.
+/// `parameters`, those of this rank's stages checked to be on the tensor-parallel group.
 Parameters saved_parameters(Parameters parameters) {
   const Axis& tp = get_tensor_model_parallel_group();
   for (const auto& p : parameters) {
+    if (p->ownership() == Parameter::Ownership::kNotOwned) continue;
     CLEAVE_CHECK(p->leaf().defined() && p->axis() == tp, Code::kUsage, p->name(),
-                 " is not on the tensor-parallel group; call move_model_to_device(model, device) "
-                 "before the optimizer is made, and give its layer no other group");
+                 " is not on the tensor-parallel group; call ",
+                 get_pipeline_model_parallel_size() > 1 ? "NxDPPModel::partition()"
+                                                        : "move_model_to_device(model, device)",
+                 " before the optimizer is made, and give its layer no other group");
   }
   return parameters;
 }
 
-Parameters parameters_of(const Optimizer& optimizer) {
-  Parameters parameters;
-  for (const Optimizer::State& state : optimizer.states()) parameters.push_back(state.parameter);
-  return parameters;
+/// The parameters that the optimizers of all pipeline stages update, the same on every rank.
+/// Collective over the stages if `model` is given.
+Parameters parameters_of(const Optimizer& optimizer, Layer* model) {
+  const Axis& pp = get_pipeline_model_parallel_group();
+  Parameters own;
+  for (const Optimizer::State& state : optimizer.states()) own.push_back(state.parameter);
+  if (model == nullptr) {
+    CLEAVE_CHECK(pp.size() == 1, Code::kUsage, "each of the ", pp.size(),
+                 " pipeline stages has an optimizer of its own parameters only; name the whole "
+                 "model too: state_dict(optimizer, model), load(path, optimizer, model, key)");
+    return own;
+  }
+  const Parameters all = model->parameters();
+  const std::set<std::shared_ptr<Parameter>> of_model(all.begin(), all.end());
+  for (const auto& p : own) {
+    CLEAVE_CHECK(of_model.contains(p), Code::kUsage, p->name(),
+                 " is in the optimizer and not in the model; give the model whose parameters the "
+                 "optimizer updates");
+  }
+  const std::set<std::shared_ptr<Parameter>> mine(own.begin(), own.end());
+  std::vector<int64_t> flags;
+  for (const auto& p : all) flags.push_back(mine.contains(p) ? 1 : 0);
+  const Tensor is_updated =
+      pp.all_reduce(at::tensor(flags, at::kLong), "parameters of the optimizers", ReduceOp::kMax);
+  Parameters updated;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (is_updated[static_cast<int64_t>(i)].item<int64_t>() != 0) updated.push_back(all[i]);
+  }
+  return updated;
+}
+
+/// Gives each tensor the widest of its types on the stages that have it. Other stages do not know
+/// its type, and all ranks must plan the same file. Collective over the stages.
+void agree_on_types(TensorGroup& group) {
+  const Axis& pp = get_pipeline_model_parallel_group();
+  constexpr int64_t kNotHere = -1;
+  std::vector<int64_t> codes;
+  for (const ShardedTensor& t : group.tensors) {
+    codes.push_back(t.local.defined() ? static_cast<int64_t>(scalar_type(t.info.dtype)) : kNotHere);
+  }
+  const std::vector<int64_t> one_each(static_cast<size_t>(pp.size()), 1);
+  const Tensor all = pp.all_gather(at::tensor(codes, at::kLong).unsqueeze(0), 0, one_each,
+                                   "types of a dict's tensors");
+  for (size_t i = 0; i < codes.size(); ++i) {
+    std::optional<at::ScalarType> widest;
+    for (int64_t stage = 0; stage < pp.size(); ++stage) {
+      const auto code = all[stage][static_cast<int64_t>(i)].item<int64_t>();
+      if (code == kNotHere) continue;
+      const auto type = static_cast<at::ScalarType>(code);
+      widest = widest ? c10::promoteTypes(*widest, type) : type;
+    }
+    if (widest) group.tensors[i].info.dtype = dtype_of(*widest);
+  }
 }
 
 TensorGroup group_of(const std::string& key, const StateDict& state) {
-  const Parameters parameters = saved_parameters(
-      state.model != nullptr ? state.model->parameters() : parameters_of(*state.optimizer));
+  const Parameters parameters =
+      saved_parameters(state.optimizer != nullptr ? parameters_of(*state.optimizer, state.model)
+                                                  : state.model->parameters());
   CLEAVE_CHECK(!parameters.empty(), Code::kUsage, "key '", key, "' has no parameters to save");
-  if (state.model == nullptr) {
-    return optimizer_group(*state.optimizer, parameters, std::nullopt, key);
-  }
   TensorGroup group{.stem = key, .tensors = {}};
-  for (const auto& p : parameters) {
-    const DType dtype = dtype_of(p->leaf().scalar_type());
-    group.tensors.push_back({{p->name(), dtype, p->shape()}, p.get(), p->leaf()});
+  if (state.optimizer != nullptr) {
+    group = optimizer_group(*state.optimizer, parameters, std::nullopt, key);
+  } else {
+    for (const auto& p : parameters) {
+      const bool is_here = p->leaf().defined();
+      const DType dtype = is_here ? dtype_of(p->leaf().scalar_type()) : DType::kF32;
+      group.tensors.push_back({{p->name(), dtype, p->shape()}, p.get(), p->leaf()});
+    }
   }
+  agree_on_types(group);
   return group;
 }
 
@@ -101,7 +153,6 @@ FolderContents contents_of(const std::vector<DictItem>& dict) {
 
 /// Verifies a folder against its manifest and opens the tensors under a key.
 Safetensors open_state(const std::string& path, const std::string& key) {
-  require_one_stage();
   CLEAVE_CHECK(fs::exists(fs::path(path) / kValuesName), Code::kIo, path,
                " was not written by nxd::save: it has no ", kValuesName);
   verify_checkpoint(path, get_world_group());
@@ -119,6 +170,15 @@ Json values_of(const std::string& path) {
   return Json::parse_file((fs::path(path) / kValuesName).string());
 }
 
+Json load_state(const std::string& path, Optimizer& optimizer, Layer* model,
+                const std::string& key) {
+  const Parameters parameters = saved_parameters(parameters_of(optimizer, model));
+  const Safetensors files = open_state(path, key);
+  load_optimizer(optimizer, parameters, files);
+  if (auto* zero1 = dynamic_cast<Zero1Optimizer*>(&optimizer)) zero1->gather_weights();
+  return values_of(path);
+}
+
 }  // namespace
 
 StateDict state_dict(Layer& model) {
@@ -129,8 +189,24 @@ StateDict state_dict(const Optimizer& optimizer) {
   return {.optimizer = &optimizer};
 }
 
+StateDict state_dict(const Optimizer& optimizer, Layer& model) {
+  return {.model = &model, .optimizer = &optimizer};
+}
+
+DictItem::DictItem(std::string k, const Tensor& v) : key(std::move(k)) {
+  CLEAVE_CHECK(v.defined() && v.numel() == 1, Code::kUsage, "key '", key, "' is ",
+               v.defined() ? str("a tensor of sizes ", v.sizes()) : "an undefined tensor",
+               "; a dict holds states and values: register tensors as parameters of a layer");
+  if (v.is_floating_point()) {
+    value = v.item<double>();
+  } else if (v.scalar_type() == at::kBool) {
+    value = v.item<bool>();
+  } else {
+    value = v.item<int64_t>();
+  }
+}
+
 void save(const std::vector<DictItem>& dict, const std::string& path) {
-  require_one_stage();
   const Writers writers{.world = get_world_group(),
                         .tp = get_tensor_model_parallel_group(),
                         .dp = get_data_parallel_group()};
@@ -157,10 +233,11 @@ Json load(const std::string& path, Layer& model, const std::string& model_key) {
 }
 
 Json load(const std::string& path, Optimizer& optimizer, const std::string& key) {
-  const Safetensors files = open_state(path, key);
-  load_optimizer(optimizer, saved_parameters(parameters_of(optimizer)), files);
-  if (auto* zero1 = dynamic_cast<Zero1Optimizer*>(&optimizer)) zero1->gather_weights();
-  return values_of(path);
+  return load_state(path, optimizer, nullptr, key);
+}
+
+Json load(const std::string& path, Optimizer& optimizer, Layer& model, const std::string& key) {
+  return load_state(path, optimizer, &model, key);
 }
 
 }  // namespace cleave::nxd

@@ -11,8 +11,12 @@
 #include <gtest/gtest.h>
 
 #include "cleave/compat/nxd.h"
+#include "cleave/compat/nxd_pipeline.h"
 #include "cleave/file/file_lock.h"
+#include "cleave/model/model.h"
+#include "cleave/nn/cross_entropy.h"
 #include "cleave/nn/norm.h"
+#include "cleave/parallel/fsdp.h"
 #include "cleave/parallel/zero1.h"
 #include "tests/support/golden.h"
 #include "tests/support/model_parallel.h"
@@ -161,6 +165,171 @@ TEST(NxdCheckpoint, UnderZero1_ResumesAsTheUnbrokenRun) {
       }
     });
   }
+}
+
+enum class Sharded { kNothing, kZero1, kFsdp };
+struct PipelineSizes {
+  int pp, virtual_size, dp, tp;
+  Sharded sharded;
+};
+
+/// A pipeline of a Llama in fp64, whose first and last stage share a weight.
+struct PipelineTraining {
+  std::unique_ptr<cleave::Model> llama;
+  std::optional<nxd::NxDPPModel> pipeline;
+  std::optional<Optimizer> optimizer;
+
+  explicit PipelineTraining(const PipelineSizes& sizes) {
+    llama = make_model(Json::parse(R"json({"model_type": "llama", "vocab_size": 29,
+        "hidden_size": 12, "intermediate_size": 10, "num_hidden_layers": 4,
+        "num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 4,
+        "max_position_embeddings": 16, "tie_word_embeddings": true, "initializer_range": 0.3})json",
+                                   "config.json"));
+    parallelize_module(*llama, nxd::get_tensor_model_parallel_group(), llama->plan());
+    if (sizes.sharded == Sharded::kFsdp) {
+      const FsdpOptions in_double{.precision = {.param = at::kDouble, .reduce = at::kDouble}};
+      for (Layer* layer : llama->sequence()) {
+        fully_shard(*layer, nxd::get_data_parallel_group(), in_double);
+      }
+    }
+    pipeline.emplace(
+        *llama, llama->sequence(),
+        nxd::NxDPPModelOptions{
+            .transformer_layer_cls =
+                [](const Layer& layer) {
+                  return layer.path().find("layers.") != std::string::npos;
+                },
+            .num_microbatches = 4 / sizes.dp,
+            .virtual_pipeline_size = sizes.virtual_size,
+            .output_loss_value_spec =
+                [](const DTensor& logits, const nxd::PipelineInputs& in) {
+                  return cross_entropy(logits, next_token_labels(in.at("input_ids"))).local();
+                },
+            .broadcast_and_average_loss = true,
+            .seed = 4,
+            .dtype = at::kDouble,
+            .use_zero1_optimizer = sizes.sharded == Sharded::kZero1,
+            .auto_partition = true});
+    optimizer.emplace(pipeline->local_parameters(), OptimizerOptions{});
+  }
+
+  /// One step on this rank's share of four sequences. Returns the loss.
+  double step(int64_t number) {
+    const Axis& dp = nxd::get_data_parallel_group();
+    const Tensor all = test::ids({4, 6}, 29, static_cast<uint64_t>(number));
+    const double loss = pipeline->run_train({{"input_ids", all.chunk(dp.size())[dp.rank()]}})[0];
+    nxd::clip_grad_norm(pipeline->local_parameters(), 1.0);
+    optimizer->step(1e-2);
+    optimizer->zero_grad();
+    return loss;
+  }
+};
+
+// Oracle: the run that was not interrupted, whose layouts all have one sequence per micro-batch.
+TEST(NxdCheckpoint, SavedByPipelineStages_ResumesOnAnyStagesAsTheUnbrokenRun) {
+  const std::vector<PipelineSizes> layouts = {{2, 1, 1, 1, Sharded::kNothing},
+                                              {1, 1, 1, 2, Sharded::kNothing},
+                                              {2, 2, 2, 1, Sharded::kZero1},
+                                              {2, 1, 1, 2, Sharded::kNothing},
+                                              {2, 1, 2, 1, Sharded::kFsdp}};
+  for (const PipelineSizes& writer : layouts) {
+    const TempFolder folder;
+    const std::string path = folder / "saved";
+    std::vector<double> want;
+    test::on_groups(writer.pp, writer.dp, writer.tp, [&] {
+      PipelineTraining run(writer);
+      for (int64_t i = 0; i < 2; ++i) run.step(i);
+      nxd::save({{"step", 2},
+                 {"model", nxd::state_dict(*run.llama)},
+                 {"optimizer_state_dict", nxd::state_dict(*run.optimizer, *run.llama)}},
+                path);
+      for (int64_t i = 2; i < 4; ++i) {
+        const double loss = run.step(i);
+        if (nxd::get_world_group().rank() == 0) want.push_back(loss);
+      }
+    });
+    for (const PipelineSizes& reader : layouts) {
+      test::on_groups(reader.pp, reader.dp, reader.tp, [&] {
+        PipelineTraining run(reader);
+        run.step(50);  // load must replace this state
+        EXPECT_EQ(nxd::load(path, *run.llama).at("step").as_int(), 2);
+        nxd::load(path, *run.optimizer, *run.llama);
+        for (int64_t i = 2; i < 4; ++i) {
+          EXPECT_NEAR(run.step(i), want[static_cast<size_t>(i - 2)], 1e-12)
+              << "pp=" << writer.pp << " x " << writer.virtual_size << " to " << reader.pp << " x "
+              << reader.virtual_size << ", tp=" << reader.tp << " step " << i;
+        }
+      });
+    }
+  }
+}
+
+// Oracle: the types of the layers. The stages do not know each other's.
+TEST(NxdCheckpoint, StagesOfOtherTypes_AreSavedInTheirTypes) {
+  struct Part : nxd::PlainLayer {
+    explicit Part(at::ScalarType type) : up(4, 6, {.dtype = type}) { add("up", up); }
+    Tensor compute(const Tensor& x, const Context& /*context*/) override {
+      return up(x.to(up.weight()->leaf().scalar_type()));
+    }
+    nxd::ColumnParallelLinear up;
+  };
+  struct Both : LayerGroup {
+    Both() {
+      add("wide", wide);
+      add("narrow", narrow);
+    }
+    Part wide{at::kDouble}, narrow{at::kBFloat16};
+  };
+  const TempFolder folder;
+  test::on_groups(2, 1, 2, [&] {
+    Both model;
+    nxd::NxDPPModel pipeline(
+        model, {&model.wide, &model.narrow},
+        {.transformer_layer_cls = nxd::classes<Part>()[0], .auto_partition = true});
+    nxd::save({{"model", nxd::state_dict(model)}}, folder / "saved");
+  });
+  const auto tensors = test::read_tensors(folder / "saved/model.safetensors");
+  ASSERT_EQ(tensors.size(), 4U);
+  for (const auto& [name, tensor] : tensors) {
+    EXPECT_EQ(tensor.scalar_type(), name.starts_with("wide") ? at::kDouble : at::kBFloat16) << name;
+  }
+}
+
+TEST(NxdCheckpoint, OptimizerOfAStageWithoutItsModel_IsRefusedWithTheRemedy) {
+  const TempFolder folder;
+  test::on_groups(2, 1, 1, [&] {
+    PipelineTraining run({2, 1, 1, 1, Sharded::kNothing});
+    Optimizer& optimizer = *run.optimizer;
+    for (const auto& call : std::vector<std::function<void()>>{
+             [&] {
+               nxd::save({{"optimizer", nxd::state_dict(optimizer)}}, folder / "none");
+             },
+             [&] { nxd::load(folder / "none", optimizer); }}) {
+      const Error error = thrown_by(call);
+      EXPECT_EQ(error.code(), Code::kUsage);
+      EXPECT_THAT(error.what(), HasSubstr("state_dict(optimizer, model)"));
+    }
+  });
+}
+
+// The guide saves its loss as the tensor that the loss function returned.
+TEST(NxdCheckpoint, TensorsOfOneElement_AreSavedAsNumbers) {
+  const TempFolder folder;
+  on_model_parallel(1, 1, [&] {
+    Model model;
+    nxd::save({{"model", nxd::state_dict(model)},
+               {"loss", at::scalar_tensor(1.5, at::kFloat).requires_grad_()},
+               {"count", at::full({1}, 7, at::kLong)},
+               {"is_best", at::scalar_tensor(true, at::kBool)}},
+              folder / "saved");
+    const Json rest = nxd::load(folder / "saved", model);
+    EXPECT_EQ(rest.at("loss").as_number(), 1.5);
+    EXPECT_EQ(rest.at("count").as_int(), 7);
+    EXPECT_TRUE(rest.at("is_best").as_bool());
+  });
+  const Error error = thrown_by([] { nxd::DictItem("mean", at::zeros({2, 3})); });
+  EXPECT_EQ(error.code(), Code::kUsage);
+  EXPECT_THAT(error.what(), HasSubstr("key 'mean' is a tensor of sizes [2, 3]"));
 }
 
 TEST(NxdCheckpoint, File_HoldsWholeTensorsUnderTheModelsNames) {

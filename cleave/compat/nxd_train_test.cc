@@ -130,6 +130,28 @@ TEST(ClipGradNorm, BeforeOptimizerStep_ReducesThenClipsOnce) {
   }
 }
 
+// In fp32 the fused kernel computes the gradients of a norm's weight and bias. Below the limit
+// nothing is scaled after the mean. Oracle: as above; the tolerance is 100 roundings of weights
+// and steps of about 1.
+TEST(ClipGradNorm, InFloatsBelowTheLimit_IsFollowedByTheStep) {
+  const Whole want(2);
+  constexpr double kLimit = 1e6;
+  on_model_parallel(2, 2, [&] {
+    Training run(want);
+    test::fill(run.model, want.weights, at::kFloat);
+    run.parameters = run.model.parameters();
+    run.optimizer.emplace(run.parameters, OptimizerOptions{.kind = OptimizerOptions::Kind::kSgd});
+    backward(run.model);
+    EXPECT_NEAR(nxd::clip_grad_norm(run.parameters, kLimit), want.norm, 1e-5 * want.norm);
+    nxd::optimizer_step(*run.optimizer, nxd::get_data_parallel_group(as_list), 0.1);
+    for (const auto& p : run.parameters) {
+      const Tensor whole = want.stepped(p->name(), 0.1, kLimit);
+      EXPECT_LE(largest_difference(p->leaf(), test::slice_of(*p, whole)), 100 * 0x1p-24)
+          << p->name();
+    }
+  });
+}
+
 // Oracle: the largest gradient, and the p-norm, of the whole tensors.
 TEST(ClipGradNorm, OfOtherPowers_IsThatOfTheWholeGradients) {
   const Whole want(2);

@@ -57,7 +57,9 @@ class ParallelModel {
 
   /// Forward. Labels are those of transformers: the ids themselves for a causal model, which shifts
   /// them; -100 is ignored. Dropout is off, as after from_pretrained, unless `context.training`;
-  /// the batch's mask, token types and first sequence replace the context's.
+  /// then also give the place of the first sequence in the batch of all data-parallel ranks, as
+  /// `batch.first_row` or `context.first_sample`, so that ranks drop other elements. What the batch
+  /// has (mask, token types, first row) replaces the context's.
   ///
   /// Throws Error(kDesync) if the first batch differs between ranks of a tensor-parallel group.
   Output operator()(const Batch& batch, const Context& context = {});

@@ -235,6 +235,40 @@ TEST(OsloModel, RanksWithDifferentBatches_AreStoppedAtTheFirstOne) {
   });
 }
 
+// Oracle: one rank with the whole batch. Each sequence has its own dropout.
+TEST(OsloModel, FirstSampleAndMaskOfTheContext_AreThoseOfTheCall) {
+  const Tensor ids = test::ids({4, 6}, 53, 1);
+  const Tensor mask = at::arange(6).lt(5).expand({4, 6}).contiguous();
+  std::vector<double> losses;
+  for (const int dp : {1, 2}) {
+    on_world(dp, [&](World& world) {
+      ParallelModel model = initialize(
+          make_model(Json::parse(
+              R"({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 53,
+              "n_embd": 24, "n_layer": 2, "n_head": 6, "n_positions": 16, "resid_pdrop": 0.5,
+              "initializer_range": 0.3})",
+              "config.json")),
+          config_of(1), world);
+      materialize(model.model(), {.seed = 1, .dtype = at::kDouble});
+      const Axis& data = model.data_parallel();
+      Batch batch;
+      batch.ids = ids.chunk(dp)[data.rank()];
+      batch.labels = batch.ids;
+      Context context;
+      context.training = true;
+      context.seed = 3;
+      context.first_sample = data.rank() * batch.ids.size(0);
+      context.key_mask = mask.chunk(dp)[data.rank()];
+      const Tensor loss = model(batch, context).loss.detach();
+      const double mean = data.all_reduce(loss, "loss").item<double>() / dp;
+      if (world.rank() == 0) losses.push_back(mean);
+      batch.attention_mask = context.key_mask;
+      EXPECT_EQ(model(batch, context).loss.item<double>(), loss.item<double>());
+    });
+  }
+  EXPECT_NEAR(losses[0], losses[1], 1e-12);
+}
+
 TEST(OsloModel, GradientThatIsNotFinite_ChangesNothing) {
   on_world(1, [](World& world) {
     ParallelModel model = initialize(test::small_gpt2(), config_of(1), world);

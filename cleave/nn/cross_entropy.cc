@@ -28,7 +28,8 @@ Classes classes_of(const DTensor& logits) {
   if (!logits.is_split() || p.is_replicate()) return {Axis(), {0, whole}, whole};
   CLEAVE_CHECK(p.is_shard(logits.dim() - 1) && p.split()->in_order(), Code::kShape,
                "the loss takes logits as Replicate or Shard(-1); it got ", p.describe(),
-               " made by ", logits.maker());
+               " made by ", logits.maker(),
+               "; give that module the `output` Shard(-1) in the plan");
   const int rank = logits.axis().rank();
   const auto& widths = p.split()->widths();
   const int64_t begin = std::accumulate(widths.begin(), widths.begin() + rank, int64_t{0});
@@ -152,12 +153,12 @@ DTensor cross_entropy(const DTensor& logits, const Tensor& labels, const CrossEn
   CLEAVE_CHECK(logits.dim() > 0, Code::kShape, "cross_entropy got one number, made by ",
                logits.maker(), ", instead of logits; with Context::head_loss the head may have ",
                "computed the loss already: then take its local()");
+  const Classes classes = classes_of(logits);
   CLEAVE_CHECK(
       labels.sizes() == logits.local().sizes().slice(0, static_cast<size_t>(logits.dim()) - 1),
       Code::kShape, "labels have shape ", labels.sizes(), "; logits are ", logits.local().sizes());
   CLEAVE_CHECK(labels.scalar_type() == at::kLong, Code::kShape, "labels have type ",
                labels.scalar_type(), "; expected int64: labels.to(at::kLong)");
-  const Classes classes = classes_of(logits);
   Pass pass;
   Tensor scale;  // weight of each token's loss
   Tensor result;

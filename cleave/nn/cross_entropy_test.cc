@@ -276,9 +276,11 @@ TEST(CrossEntropy, WrongArguments_AreRefused) {
     const DTensor on_tokens =
         DTensor::distribute(whole, axis, Shard{1}).made_by(maker_name("lm_head"));
     const Tensor own = at::zeros({2, on_tokens.local().size(1)}, at::kLong);
-    const Error layout = thrown_by([&] { (void)cross_entropy(on_tokens, own); });
-    EXPECT_EQ(layout.code(), Code::kShape);
-    EXPECT_NE(std::string(layout.what()).find("Shard(1) made by lm_head"), std::string::npos);
+    for (const Tensor& of_tokens : {own, labels}) {
+      const Error layout = thrown_by([&] { (void)cross_entropy(on_tokens, of_tokens); });
+      EXPECT_EQ(layout.code(), Code::kShape);
+      EXPECT_NE(std::string(layout.what()).find("Shard(1) made by lm_head"), std::string::npos);
+    }
     const DTensor number = DTensor(at::zeros({}), axis, Replicate{}).made_by(maker_name("lm_head"));
     const Error loss = thrown_by([&] { (void)cross_entropy(number, labels); });
     EXPECT_EQ(loss.code(), Code::kShape);

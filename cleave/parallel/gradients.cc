@@ -280,12 +280,16 @@ void average_gradients(const Parameters& parameters, const Axis& tp, const Axis&
   const at::NoGradGuard no_grad;
   finish_gradients(parameters, tp);
   sum_gradients(parameters, dp);
+  Parameters sums;
   for (const auto& p : trained_of(parameters)) {
     const bool is_here = p->ownership() != Parameter::Ownership::kNotOwned && p->is_trained();
-    if (!is_here || is_mean(*p)) continue;
-    if (dp.size() > 1) p->leaf().mutable_grad().div_(dp.size());
-    record_mean(*p);
+    if (is_here && !is_mean(*p)) sums.push_back(p);
   }
+  if (dp.size() > 1) {
+    for (const auto& p : sums) p->leaf().mutable_grad().div_(dp.size());
+  }
+  // After all divisions: gradients that are views of one tensor have a common version.
+  for (const auto& p : sums) record_mean(*p);
 }
 
 namespace {

@@ -10,9 +10,9 @@
 namespace cleave::inline train {
 
 Context context_of(const Batch& batch, Context shared) {
-  shared.key_mask = batch.attention_mask;
-  shared.token_types = batch.token_types;
-  shared.first_sample = batch.first_row;
+  if (batch.attention_mask.defined()) shared.key_mask = batch.attention_mask;
+  if (batch.token_types.defined()) shared.token_types = batch.token_types;
+  if (batch.first_row != 0) shared.first_sample = batch.first_row;
   if (batch.positions.defined()) {
     shared.positions = batch.positions;
     // The distance to the beginning of a token's text is its position.

@@ -8,8 +8,8 @@
 
 namespace cleave::inline train {
 
-/// The context of forward for a batch: `shared` with the batch's mask, token types, positions and
-/// first row.
+/// The context of forward for a batch: `shared` with the mask, token types, positions and first row
+/// that the batch has.
 Context context_of(const Batch& batch, Context shared = {});
 
 /// The length of a sequence with one text for which causal attention costs as much per token as

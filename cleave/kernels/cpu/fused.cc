@@ -203,7 +203,11 @@ variable_list layer_norm_backward(const Tensor& x, const Tensor& weight, const T
         kernels.layer_norm_backward(job, rows_of(x), parts);
       });
   count_norm_backward(x, d, dx);
-  return {dx, sums[0].to(weight.scalar_type()), sums[1].to(weight.scalar_type())};
+  // Copies: as views of one tensor, a change of one gradient would count as a change of both.
+  const auto own = [&](const Tensor& sum) {
+    return sum.to(weight.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+  };
+  return {dx, own(sums[0]), own(sums[1])};
 }
 
 }  // namespace
