@@ -195,7 +195,7 @@ StateDict state_dict(const Optimizer& optimizer, Layer& model) {
 
 DictItem::DictItem(std::string k, const Tensor& v) : key(std::move(k)) {
   CLEAVE_CHECK(v.defined() && v.numel() == 1, Code::kUsage, "key '", key, "' is ",
-               v.defined() ? str("a tensor of sizes ", v.sizes()) : "an undefined tensor",
+               v.defined() ? cleave::str("a tensor of sizes ", v.sizes()) : "an undefined tensor",
                "; a dict holds states and values: register tensors as parameters of a layer");
   if (v.is_floating_point()) {
     value = v.item<double>();

@@ -217,7 +217,8 @@ struct PipelineTraining {
   double step(int64_t number) {
     const Axis& dp = nxd::get_data_parallel_group();
     const Tensor all = test::ids({4, 6}, 29, static_cast<uint64_t>(number));
-    const double loss = pipeline->run_train({{"input_ids", all.chunk(dp.size())[dp.rank()]}})[0];
+    const Tensor own = all.chunk(dp.size())[static_cast<size_t>(dp.rank())];
+    const double loss = pipeline->run_train({{"input_ids", own}})[0];
     nxd::clip_grad_norm(pipeline->local_parameters(), 1.0);
     optimizer->step(1e-2);
     optimizer->zero_grad();

@@ -251,14 +251,15 @@ TEST(OsloModel, FirstSampleAndMaskOfTheContext_AreThoseOfTheCall) {
           config_of(1), world);
       materialize(model.model(), {.seed = 1, .dtype = at::kDouble});
       const Axis& data = model.data_parallel();
+      const auto own = static_cast<size_t>(data.rank());
       Batch batch;
-      batch.ids = ids.chunk(dp)[data.rank()];
+      batch.ids = ids.chunk(dp)[own];
       batch.labels = batch.ids;
       Context context;
       context.training = true;
       context.seed = 3;
       context.first_sample = data.rank() * batch.ids.size(0);
-      context.key_mask = mask.chunk(dp)[data.rank()];
+      context.key_mask = mask.chunk(dp)[own];
       const Tensor loss = model(batch, context).loss.detach();
       const double mean = data.all_reduce(loss, "loss").item<double>() / dp;
       if (world.rank() == 0) losses.push_back(mean);
