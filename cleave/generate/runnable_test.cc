@@ -330,13 +330,16 @@ TEST(Runnable, EndIds_AreOnlyThoseOfTheGenerationConfig) {
   EXPECT_EQ(ids_with(R"({"eos_token_id": [3, 99], "pad_token_id": 50})"), Ids{3});
 }
 
+/// What a model's folder says about generated text, with this generation_config.json.
+GenerationConfig generation_with(const std::string& folder, const char* text) {
+  std::ofstream(folder + "/generation_config.json") << text;
+  return Runnable(folder, "", "cpu").generation();
+}
+
 TEST(Runnable, GenerationConfig_SetsWhatNoFlagSets) {
   const test::TempFolder root;
   const std::string folder = saved_model(root, "m");
-  const auto with = [&](const char* text) {
-    std::ofstream(folder + "/generation_config.json") << text;
-    return Runnable(folder, "", "cpu").generation();
-  };
+  const auto with = [&](const char* text) { return generation_with(folder, text); };
   // As Qwen2.5-1.5B-Instruct has it.
   const GenerationConfig qwen = with(R"({"bos_token_id": 3, "do_sample": true,
       "eos_token_id": [5, 3], "repetition_penalty": 1.1, "temperature": 0.7, "top_k": 20,
@@ -359,10 +362,7 @@ TEST(Runnable, GenerationConfig_SetsWhatNoFlagSets) {
 TEST(Runnable, GenerationConfig_NamesTheKeysThatAreNotUsed) {
   const test::TempFolder root;
   const std::string folder = saved_model(root, "m");
-  const auto with = [&](const char* text) {
-    std::ofstream(folder + "/generation_config.json") << text;
-    return Runnable(folder, "", "cpu").generation();
-  };
+  const auto with = [&](const char* text) { return generation_with(folder, text); };
   const GenerationConfig all = with(R"({"suppress_tokens": [1], "min_new_tokens": 2,
       "guidance_scale": 1.5, "num_beams": 4, "min_p": 0.05, "typical_p": 0.9, "top_k": 3})");
   EXPECT_THAT(all.unused, testing::ElementsAre("suppress_tokens", "min_new_tokens",
