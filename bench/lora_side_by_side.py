@@ -3,7 +3,8 @@
 
 The programs of a row run in turn (A B A B ...), --repeats times; the table has the medians. Both train on the same random
 rows in the same order, so the first losses agree up to rounding. Runs during which other processes used more than 5 % of
-the CPU time are marked. int8 has no PEFT on CPUs: that row compares Cleave's int8 base with PEFT's plain one.
+the CPU time are marked. nf4 is beside PEFT with bitsandbytes (QLoRA), which must be installed. int8 has no PEFT on CPUs: that
+row compares Cleave's int8 base with PEFT's plain one.
 Exit code: 0 all rows were measured, 1 a program failed.
 """
 import argparse
@@ -23,7 +24,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 BASELINES = ROOT / "bench/baselines"
 SHAPES = ("llama-135m", "llama-1.1b")
 VOCAB_SIZE = 32000
-CLEAVE_FLAGS = {"lora": [], "dora": ["--dora"], "dropout": ["--lora-dropout", "0.1"], "int8": ["--lora-base", "int8"]}
+CLEAVE_FLAGS = {"lora": [], "dora": ["--dora"], "dropout": ["--lora-dropout", "0.1"], "int8": ["--lora-base", "int8"],
+                "nf4": ["--lora-base", "nf4"]}
 MEASURES = ("tokens_per_s", "peak_bytes", "first_loss", "last_loss")
 
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Trains adapters of a model folder with PEFT and PyTorch, and prints one line of JSON.
 
-usage: peft_train.py --model FOLDER --data ROWS.jsonl [--rank N] [--variant lora|dora|dropout] [--dtype fp32|bf16] ...
+usage: peft_train.py --model FOLDER --data ROWS.jsonl [--rank N] [--variant lora|dora|dropout|nf4] [--dtype fp32|bf16] ...
 
 Frozen weights are in --dtype, adapters in fp32; bf16 computes under autocast. AdamW, norms clipped to 1, the rows in their
-order. Needs torch, transformers and peft.
+order. Needs torch, transformers and peft; nf4 needs bitsandbytes and accelerate too.
 """
 import argparse
 import json
@@ -22,7 +22,7 @@ def parse_options():
     parser.add_argument("--model", required=True)
     parser.add_argument("--data", required=True, help="JSONL rows with input_ids, all of one length")
     parser.add_argument("--rank", type=int, default=8)
-    parser.add_argument("--variant", default="lora", choices=["lora", "dora", "dropout"])
+    parser.add_argument("--variant", default="lora", choices=["lora", "dora", "dropout", "nf4"])
     parser.add_argument("--dtype", default="fp32", choices=["fp32", "bf16"])
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--steps", type=int, default=5, help="timed steps")
@@ -37,7 +37,11 @@ def make_model(options):
     import transformers
 
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[options.dtype]
-    model = transformers.AutoModelForCausalLM.from_pretrained(options.model, dtype=dtype)
+    loading = {}
+    if options.variant == "nf4":
+        loading = {"device_map": "cpu", "quantization_config": transformers.BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)}
+    model = transformers.AutoModelForCausalLM.from_pretrained(options.model, dtype=dtype, **loading)
     config = peft.LoraConfig(task_type="CAUSAL_LM", r=options.rank, lora_alpha=2 * options.rank, target_modules="all-linear",
                              use_dora=options.variant == "dora", lora_dropout=0.1 if options.variant == "dropout" else 0.0)
     return peft.get_peft_model(model, config).train()

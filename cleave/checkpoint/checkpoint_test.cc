@@ -420,13 +420,17 @@ TEST(Checkpoint, WithoutState_HasNoFileOfIt) {
   EXPECT_THAT(find_damage(folder / "saved"), IsEmpty());
 }
 
-// Their int8 codes would be stored as if they were weights.
+// The codes of a quantized base would be stored as if they were weights.
 TEST(Checkpoint, ModelWithAdaptersButNoConfigOfThem_IsRefused) {
   const TempFolder folder;
   on_layout({1, 1}, [&](const Writers& writers) {
-    for (const bool is_int8 : {false, true}) {
+    const LoraOptions plain{.rank = 1};
+    LoraOptions int8 = plain, nf4 = plain;
+    int8.base_form = QuantizedForm::kInt8;
+    nf4.base_form = QuantizedForm::kNf4;
+    for (const LoraOptions& lora : {plain, int8, nf4}) {
       const auto model = make_model(Json::parse(kLlamaConfig, "config.json"));
-      attach_lora(*model, model->sequence(), {.rank = 1, .has_int8_base = is_int8}, at::kFloat);
+      attach_lora(*model, model->sequence(), lora, at::kFloat);
       Checkpoint checkpoint;
       checkpoint.model = model.get();
       EXPECT_EQ(thrown_by([&] { save_checkpoint(folder / "saved", checkpoint, writers); }).code(),

@@ -14,7 +14,7 @@
 #include "cleave/checkpoint/parts.h"
 #include "cleave/file/model_path.h"
 #include "cleave/mesh/scalar_type.h"
-#include "cleave/nn/int8_leaf.h"
+#include "cleave/nn/quantized_leaf.h"
 
 namespace cleave::inline checkpoint {
 namespace {
@@ -179,8 +179,8 @@ class LoadProgress {
 /// Fills one parameter. Returns the bytes that it took from the files.
 uint64_t fill_parameter(Parameter& parameter, LeafReader& reader, const TensorInfo& stored,
                         at::ScalarType dtype) {
-  if (parameter.is_int8()) {
-    fill_int8(parameter, reader.take(stored, parameter, at::kFloat));
+  if (parameter.is_quantized()) {
+    fill_quantized(parameter, reader.take(stored, parameter, at::kFloat));
   } else {
     parameter.set_leaf(reader.take(stored, parameter, dtype));
   }

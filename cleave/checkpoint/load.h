@@ -40,8 +40,8 @@ struct LoadHooks {
 /// Allocates every parameter of a model, whose plan is applied, and fills it from a folder's files
 /// of any format (model_tensors.h). Each rank reads only the bytes of its own ranges, whatever
 /// layout wrote them, and converts them to `dtype` (frozen ones to the type of forward). The
-/// parameters of adapters stay without memory. No collective, except for frozen int8 weights, whose
-/// scales are those of whole rows (nn/int8_leaf.h).
+/// parameters of adapters stay without memory. No collective, except for quantized weights, whose
+/// scales are those of whole rows or blocks (nn/quantized_leaf.h).
 ///
 /// Throws Error(kFormat) listing all missing tensors and all that the model does not use,
 /// Error(kShape) for a tensor of another shape.

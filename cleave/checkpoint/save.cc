@@ -74,8 +74,8 @@ FolderContents contents_of(const Checkpoint& checkpoint) {
   TensorGroup weights{.stem = std::string(is_adapter ? kAdapterStem : "model"), .tensors = {}};
   if (!is_adapter) weights.carried = checkpoint.carried;
   for (const auto& p : parameters) {
-    CLEAVE_CHECK(is_adapter || !(p->is_adapter() || p->is_int8()), Code::kUsage, p->name(), " is ",
-                 p->is_int8() ? "an int8 base of adapters" : "part of an adapter",
+    CLEAVE_CHECK(is_adapter || !(p->is_adapter() || p->is_quantized()), Code::kUsage, p->name(),
+                 " is ", p->is_quantized() ? "a quantized base of adapters" : "part of an adapter",
                  "; set Checkpoint::adapter_config, to save the adapters alone");
     const std::string name = is_adapter ? adapter_name(p->name()) : p->name();
     weights.tensors.push_back({{name, dtype_of(dtype), p->shape()}, p.get(), p->leaf()});

@@ -89,7 +89,8 @@ constexpr Synonym kSynonyms[] = {
      "expert-model-parallel-size expert-parallel-size expert-parallel-degree expert-parallel "
      "ep-size"},
     {"lora", "lora-r lora-rank r"},
-    {"lora", "use-lora qlora peft use-peft peft-type finetuning-type adapter", " 16"},
+    {"lora", "qlora", " 16 --lora-base nf4"},
+    {"lora", "use-lora peft use-peft peft-type finetuning-type adapter", " 16"},
     {"lora-targets", "lora-target-modules target-modules"},
     {"dora", "use-dora"},
     {"rslora", "use-rslora"},
@@ -99,7 +100,8 @@ constexpr Synonym kSynonyms[] = {
     {"packing", "packing-strategy padding-free group-by-length train-sampling-strategy",
      "; it saves padding"},
     {"packing", "eval-packing", "; it packs --eval-data too"},
-    {"lora-base", "load-in-8bit load-in-4bit quantization-bit", " int8"},
+    {"lora-base", "load-in-8bit quantization-bit", " int8"},
+    {"lora-base", "load-in-4bit bnb-4bit-quant-type", " nf4"},
     {"schedule-pp", "pipeline-parallel-schedule pipeline-schedule"},
     {"virtual-pipeline",
      "virtual-pipeline-model-parallel-size virtual-pipeline-size "

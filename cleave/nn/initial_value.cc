@@ -32,8 +32,8 @@ void materialize_on(at::Device device, Layer& model, const MaterializeOptions& o
   model.name_tree();
   for (const auto& p : model.parameters()) {
     const bool is_mine = p->ownership() != Parameter::Ownership::kNotOwned;
-    // int8 matrices are quantized on the CPU.
-    if (!is_mine || p->leaf().defined() || p->is_int8()) continue;
+    // Matrices are quantized on the CPU.
+    if (!is_mine || p->leaf().defined() || p->is_quantized()) continue;
     p->set_leaf(initial_value_on(device, *p, options.seed, p->leaf_type(options.dtype)));
   }
   materialize(model, options);

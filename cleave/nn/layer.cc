@@ -6,7 +6,7 @@
 
 #include "cleave/base/philox.h"
 #include "cleave/nn/call_record.h"
-#include "cleave/nn/int8_leaf.h"
+#include "cleave/nn/quantized_leaf.h"
 #include "cleave/nn/subject.h"
 #include "cleave/torch_internals/memory_cache.h"
 #include "cleave/torch_internals/step_scope.h"
@@ -220,8 +220,8 @@ void materialize(Layer& model, const MaterializeOptions& options) {
   for (const auto& p : model.parameters()) {
     const bool is_mine = p->ownership() != Parameter::Ownership::kNotOwned;
     if (!is_mine || p->leaf().defined()) continue;
-    if (p->is_int8()) {
-      fill_int8(*p, p->initial_value(options.seed, at::kFloat));
+    if (p->is_quantized()) {
+      fill_quantized(*p, p->initial_value(options.seed, at::kFloat));
     } else {
       p->set_leaf(p->initial_value(options.seed, p->leaf_type(options.dtype)));
     }
@@ -233,7 +233,13 @@ void move_to(Layer& model, at::Device device) {
     const Tensor& leaf = p->leaf();
     if (!leaf.defined() || leaf.device() == device) continue;
     const Tensor moved = leaf.detach().to(device);
-    p->is_int8() ? p->set_int8(moved, p->scales().to(device)) : p->set_leaf(moved);
+    if (p->is_quantized()) {
+      const Tensor& block_of = p->block_of();
+      p->set_quantized(moved, p->scales().to(device),
+                       block_of.defined() ? block_of.to(device) : block_of);
+    } else {
+      p->set_leaf(moved);
+    }
   }
 }
 

@@ -5,7 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/kernels/cpu/gemm.h"
-#include "cleave/kernels/int8_weight.h"
+#include "cleave/kernels/quantized_weight.h"
 #include "cleave/nn/dropout.h"
 #include "cleave/nn/magnitudes.h"
 #include "cleave/nn/soft_cap.h"
@@ -15,16 +15,11 @@
 namespace cleave::inline nn {
 namespace {
 
-/// A weight that is frozen in int8.
-Int8Weight int8_weight(const Parameter& weight) {
-  return {.values = weight.use(), .scales = weight.scales(), .row_dim = weight.int8_row_dim()};
-}
-
 /// Makes a frozen weight as a matrix [out, in] of a type. It holds the tensors, not the parameter:
 /// FSDP frees their memory and gathers it again for backward.
 std::function<Tensor()> frozen_matrix(const Parameter& weight, int out_dim, at::ScalarType type) {
-  if (weight.is_int8()) {
-    return [frozen = int8_weight(weight), type] {
+  if (weight.is_quantized()) {
+    return [frozen = weight.quantized(), type] {
       const Tensor values = dequantize(frozen, type);
       return frozen.row_dim == 0 ? values : values.t();
     };
@@ -34,7 +29,8 @@ std::function<Tensor()> frozen_matrix(const Parameter& weight, int out_dim, at::
 
 /// Whether backward computes no gradient of a weight and its bias.
 bool is_frozen(const Parameter& weight, const std::optional<Tensor>& bias) {
-  return weight.is_int8() || (!weight.use().requires_grad() && !(bias && bias->requires_grad()));
+  return weight.is_quantized() ||
+         (!weight.use().requires_grad() && !(bias && bias->requires_grad()));
 }
 
 /// The record on the sums of squares of a weight's rows: what they were computed from.
@@ -193,7 +189,7 @@ Tensor Linear::norms_of_sum(const Context& context) const {
   if (is_new) {
     const at::ScalarType type = magnitudes_->use().scalar_type();
     const Tensor weight =
-        weight_->is_int8() ? dequantize(int8_weight(*weight_), type) : weight_->use();
+        weight_->is_quantized() ? dequantize(weight_->quantized(), type) : weight_->use();
     squares_ = at::linalg_vector_norm(weight, 2, {in_dim_}, /*keepdim=*/false, type).square();
     change_record<WeightRecord>(squares_, [&](WeightRecord& record) {
       record.leaf.emplace(weight_->leaf().getIntrusivePtr());
@@ -217,7 +213,7 @@ Tensor Linear::branch_input(const DTensor& x, const Context& context) const {
 
 Tensor Linear::main_product(const Tensor& x, const std::optional<Tensor>& bias,
                             const Context& context) const {
-  if (weight_->is_int8()) {
+  if (weight_->is_quantized()) {
     return affine_frozen(x, frozen_matrix(*weight_, out_dim_, x.scalar_type()), bias);
   }
   if (product_) return product_(x, bias);

@@ -66,9 +66,11 @@ class Linear : public Layer {
   /// Whether forward of a training step has a second product of the weight, with the part of x that
   /// dropout removed: so it is with magnitudes and dropout.
   [[nodiscard]] bool has_second_product() const { return magnitudes_ && lora_.dropout > 0; }
-  /// Freezes the weight in int8 with a scale for each output (Parameter::freeze_int8); forward and
-  /// backward dequantize it each time. Call it before the layer has memory.
-  void freeze_int8() { weight_->freeze_int8(out_dim_); }
+  /// Freezes the weight in fewer bits (Parameter::freeze_quantized); forward and backward
+  /// dequantize it each time. Call it before the layer has memory.
+  void freeze_quantized(QuantizedForm form) {
+    weight_->freeze_quantized({.form = form, .row_dim = out_dim_});
+  }
 
   /// Ties the weight to another layer's matrix of the same shape.
   void tie_weight(const std::shared_ptr<Parameter>& weight) { weight_ = weight; }

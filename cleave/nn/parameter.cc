@@ -24,9 +24,18 @@ void Parameter::freeze(at::ScalarType compute) {
   set_frozen(compute);
 }
 
-void Parameter::freeze_int8(int row_dim) {
+void Parameter::freeze_quantized(const Quantization& quantization) {
   freeze(at::kChar);
-  set_int8_row_dim(row_dim);
+  set_quantization(quantization);
+}
+
+QuantizedWeight Parameter::quantized() const {
+  return {.form = quantization()->form,
+          .shape = local_shape(),
+          .row_dim = quantization()->row_dim,
+          .values = use(),
+          .scales = scales_,
+          .block_of = block_of_};
 }
 
 void Parameter::shard(const Axis& axis, int dim, const SplitPtr& split) {
@@ -45,12 +54,13 @@ void Parameter::shard(const Axis& axis, int dim, const SplitPtr& split) {
       split->whole() == shape()[static_cast<size_t>(dim)] && split->num_ranks() == axis.size(),
       Code::kShape, name(), ": dim ", dim, " has ", shape()[static_cast<size_t>(dim)],
       " elements; the split has ", split->whole(), " on ", split->num_ranks(), " ranks");
+  check_not_packed();
   set_placement(axis, wanted);
   if (!leaf_.defined()) return;
   leaf_.set_data(part_of(leaf_));
   use_ = leaf_;
-  if (is_int8() && dim == int8_row_dim()) {
-    scales_ = Shards{axis, Shard{0, split}, name()}.slice(scales_);
+  if (is_quantized() && dim == quantization()->row_dim) {
+    scales_ = Shards{axis, Shard{dim, split}, name()}.slice(scales_);
   }
 }
 
@@ -71,6 +81,7 @@ void Parameter::shard_flat(const Axis& data, Range range) {
   CLEAVE_CHECK(!is_flat(), Code::kUsage, name(),
                " is sharded over data-parallel ranks already; fully_shard and ZeRO-1 exclude each "
                "other, and each is applied once");
+  check_not_packed();
   set_flat(data, range);
   if (leaf_.defined()) {
     set_leaf(leaf_.detach().flatten().narrow(0, range.begin, range.size()).clone());
@@ -78,9 +89,9 @@ void Parameter::shard_flat(const Axis& data, Range range) {
 }
 
 void Parameter::set_leaf(const Tensor& leaf) {
-  CLEAVE_CHECK(leaf.sizes() == c10::IntArrayRef(leaf_shape()), Code::kShape, name(),
+  CLEAVE_CHECK(leaf.sizes() == c10::IntArrayRef(stored_shape()), Code::kShape, name(),
                ": a tensor of ", leaf.sizes(), " was given; this rank holds ",
-               c10::IntArrayRef(leaf_shape()));
+               c10::IntArrayRef(stored_shape()));
   const bool was_trained = is_trained();
   leaf_ = leaf.detach().contiguous();  // optimizers access its memory in order
   leaf_.requires_grad_(leaf_.is_floating_point() && was_trained);
@@ -93,9 +104,15 @@ void Parameter::drop_gradients() {
   if (use_gradients_) use_gradients_->reset();
 }
 
-void Parameter::set_int8(const Tensor& values, const Tensor& scales) {
+void Parameter::set_quantized(const Tensor& values, const Tensor& scales, const Tensor& block_of) {
   set_leaf(values);
   scales_ = scales.detach();
+  block_of_ = block_of;
+}
+
+void Parameter::check_not_packed() const {
+  CLEAVE_CHECK(!is_nf4() || !leaf_.defined(), Code::kUsage, name(),
+               " has memory in nf4 already; parallelize the model before materialize or load");
 }
 
 const Tensor& Parameter::use() const {

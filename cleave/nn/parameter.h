@@ -21,7 +21,7 @@ class Parameter : public ParameterSharding {
   /// Shards `dim` over the axis. If there is memory already, the leaf stays the same tensor object
   /// and keeps this rank's part, so an optimizer that holds it stays valid. A second call with the
   /// same split does nothing. Throws Error(kShape) for another split, Error(kUsage) when the leaf
-  /// has a gradient or is flat.
+  /// has a gradient or is flat, or the memory is in nf4.
   void shard(const Axis& axis, int dim, const SplitPtr& split);
   /// Replaces the split of a sharded parameter. Throws Error(kUsage) when there is memory already
   /// or it is not sharded, Error(kShape) for a split of another size or number of ranks.
@@ -30,27 +30,32 @@ class Parameter : public ParameterSharding {
   /// Makes it kFrozen; its memory will have the type `compute`, in which forward reads it. Throws
   /// Error(kUsage) when there is memory already.
   void freeze(at::ScalarType compute);
-  /// Makes a matrix kFrozen; its memory will be int8 with one scale for each index of `row_dim`,
-  /// the dim of the layer's outputs (kernels/int8_weight.h). use() gives the int8 values. Fill it
-  /// with fill_int8() (nn/int8_leaf.h). Throws as freeze() does.
-  void freeze_int8(int row_dim);
-  /// The scales of this rank's rows, whole on every data-parallel rank; undefined until there is
-  /// memory. Only if is_int8().
+  /// Makes a matrix kFrozen; its memory will be in a form of fewer bits (QuantizedWeight). use()
+  /// gives the values of that form. Fill it with fill_quantized() (nn/quantized_leaf.h). Throws as
+  /// freeze() does.
+  void freeze_quantized(const Quantization& quantization);
+  /// This rank's part as forward reads it. Its scales are whole on every data-parallel rank. Only
+  /// if is_quantized(); throws as use() does.
+  [[nodiscard]] QuantizedWeight quantized() const;
+  /// The scales and blocks of quantized(); undefined until there is memory.
   [[nodiscard]] const Tensor& scales() const { return scales_; }
+  [[nodiscard]] const Tensor& block_of() const { return block_of_; }
 
   /// Shards the leaf over data-parallel ranks, which would otherwise hold the same (FSDP, ZeRO-1).
   /// The leaf becomes the elements `range` of this rank's part, flattened row-major. Existing
-  /// memory is sharded too. Throws Error(kUsage) when it is sharded differently already.
+  /// memory is sharded too. Throws Error(kUsage) when it is sharded differently already, or the
+  /// memory is in nf4.
   void shard_flat(const Axis& data, Range range);
 
   /// The tensor that the optimizer updates; undefined until there is memory.
   [[nodiscard]] const Tensor& leaf() const { return leaf_; }
-  /// Sets the memory. `leaf` must have leaf_shape(); if floating-point and not frozen, it will
+  /// Sets the memory. `leaf` must have stored_shape(); if floating-point and not frozen, it will
   /// require grad, unless the leaf before it did not (leaf().set_requires_grad(false)).
   /// Throws Error(kShape).
   void set_leaf(const Tensor& leaf);
-  /// set_leaf() of an int8 parameter. `scales`: [this rank's rows] fp32.
-  void set_int8(const Tensor& values, const Tensor& scales);
+  /// set_leaf() of a quantized parameter. `values` has stored_shape(); `scales` and `block_of` are
+  /// those of quantized().
+  void set_quantized(const Tensor& values, const Tensor& scales, const Tensor& block_of = {});
   /// Frees the memory, when inference uses another form of the weight (int8, panels).
   void drop() {
     leaf_.reset();
@@ -83,10 +88,13 @@ class Parameter : public ParameterSharding {
   [[nodiscard]] bool gradient_is_partial() const;
 
  private:
+  /// Refuses to shard memory in which two elements share a byte.
+  void check_not_packed() const;
+
   std::optional<bool> used_in_split_work_;
   Tensor leaf_, use_;
   std::shared_ptr<Tensor> use_gradients_;  // see set_use
-  Tensor scales_;                          // if is_int8()
+  Tensor scales_, block_of_;               // of quantized()
 };
 
 /// The parameters of a model, each once.

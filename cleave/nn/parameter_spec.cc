@@ -48,6 +48,28 @@ std::vector<int64_t> ParameterSharding::leaf_shape() const {
   return is_flat() ? std::vector<int64_t>{flat_->size()} : local_shape();
 }
 
+std::vector<int64_t> ParameterSharding::stored_shape() const {
+  const std::vector<int64_t> shape = leaf_shape();
+  if (!is_nf4()) return shape;
+  return {(c10::multiply_integers(shape) + 1) / 2};
+}
+
+std::vector<int64_t> ParameterSharding::use_shape() const {
+  const std::vector<int64_t> shape = local_shape();
+  if (!is_nf4()) return shape;
+  return {(c10::multiply_integers(shape) + 1) / 2};
+}
+
+std::vector<int64_t> ParameterSharding::indices(int64_t dim) const {
+  std::vector<int64_t> out;
+  const bool is_part = is_split() && dim == split_dim();
+  for (const Range& range :
+       is_part ? ranges() : std::vector<Range>{{0, shape().at(static_cast<size_t>(dim))}}) {
+    for (int64_t i = range.begin; i < range.end; ++i) out.push_back(i);
+  }
+  return out;
+}
+
 Tensor ParameterSharding::part_of(const Tensor& whole) const {
   const at::NoGradGuard no_grad;
   const Tensor mine =

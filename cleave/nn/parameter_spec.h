@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "cleave/kernels/quantized_weight.h"
 #include "cleave/layout/placement.h"
 #include "cleave/mesh/axis.h"
 
@@ -47,10 +48,17 @@ class ParameterSpec {
   /// narrower one: magnitudes, whose changes 16 bits would round away.
   [[nodiscard]] bool keeps_leaf_type() const { return keeps_leaf_type_; }
   void keep_leaf_type() { keeps_leaf_type_ = true; }
-  /// Whether it is frozen in int8 (Parameter::freeze_int8).
-  [[nodiscard]] bool is_int8() const { return int8_row_dim_.has_value(); }
-  /// Only if is_int8().
-  [[nodiscard]] int int8_row_dim() const { return int8_row_dim_.value(); }
+  /// How a matrix is frozen in fewer bits (Parameter::freeze_quantized): the form, and the dim of
+  /// the layer's outputs.
+  struct Quantization {
+    QuantizedForm form = QuantizedForm::kInt8;
+    int row_dim = 0;
+  };
+  [[nodiscard]] const std::optional<Quantization>& quantization() const { return quantization_; }
+  [[nodiscard]] bool is_quantized() const { return quantization_.has_value(); }
+  [[nodiscard]] bool is_nf4() const {
+    return quantization_ && quantization_->form == QuantizedForm::kNf4;
+  }
   /// The type of its memory in a model whose trained weights have the type `trained`.
   [[nodiscard]] at::ScalarType leaf_type(at::ScalarType trained) const {
     return frozen_type_.value_or(trained);
@@ -61,7 +69,7 @@ class ParameterSpec {
     role_ = Role::kFrozen;
     frozen_type_ = type;
   }
-  void set_int8_row_dim(int row_dim) { int8_row_dim_ = row_dim; }
+  void set_quantization(const Quantization& quantization) { quantization_ = quantization; }
 
  private:
   std::vector<int64_t> shape_;
@@ -70,7 +78,7 @@ class ParameterSpec {
   Role role_ = Role::kTrained;
   bool keeps_leaf_type_ = false;
   std::optional<at::ScalarType> frozen_type_;
-  std::optional<int> int8_row_dim_;
+  std::optional<Quantization> quantization_;
 };
 
 /// Which elements of a parameter this rank holds: its part over tensor-parallel ranks, of that its
@@ -118,6 +126,13 @@ class ParameterSharding : public ParameterSpec {
   [[nodiscard]] const Axis& data_axis() const { return data_axis_; }
   /// local_shape(), or one dim where the leaf is flat.
   [[nodiscard]] std::vector<int64_t> leaf_shape() const;
+  /// leaf_shape(), or one dim of bytes where each holds two elements (is_nf4()). A flat range of
+  /// such a parameter begins at an even element.
+  [[nodiscard]] std::vector<int64_t> stored_shape() const;
+  /// The same of this rank's part, as if the leaf were not flat: the shape of use().
+  [[nodiscard]] std::vector<int64_t> use_shape() const;
+  /// The places of this rank's part in a dim of the whole.
+  [[nodiscard]] std::vector<int64_t> indices(int64_t dim) const;
   /// This rank's leaf elements of a tensor of the whole shape, as a copy.
   [[nodiscard]] Tensor part_of(const Tensor& whole) const;
 

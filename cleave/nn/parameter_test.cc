@@ -6,6 +6,7 @@
 #include "cleave/base/philox.h"
 #include "cleave/nn/layer.h"
 #include "cleave/nn/linear.h"
+#include "cleave/nn/quantized_leaf.h"
 #include "cleave/parallel/plan.h"
 #include "tests/support/golden.h"
 #include "tests/support/ranks.h"
@@ -204,21 +205,38 @@ TEST(Parameter, ShardingWithMemory_KeepsItsPartInTheSameTensor) {
 // Oracle: the rows of the whole matrix, each with its scale.
 TEST(Parameter, ShardingAnInt8MatrixWithMemory_KeepsTheScalesOfItsRows) {
   const Tensor values = test::whole_numbers({6, 6}, 5), scales = test::numbers({6}, 6);
-  const auto scaled = [](const Tensor& v, const Tensor& s, int row_dim) {
-    return v.to(at::kDouble) * s.unsqueeze(1 - row_dim);
-  };
   for (const int row_dim : {0, 1}) {
     on_ranks(3, [&](const Axis& axis) {
       for (const int dim : {0, 1}) {
         Parameter p({6, 6}, Init::normal(1));
-        p.freeze_int8(row_dim);
-        p.set_int8(values.to(at::kChar), scales);
+        p.freeze_quantized({.form = QuantizedForm::kInt8, .row_dim = row_dim});
+        p.set_quantized(values.to(at::kChar), scales.unsqueeze(1 - row_dim));
         p.shard(axis, dim, Split::intern(6, {{{0, 1}, {4, 5}}, {{1, 2}, {5, 6}}, {{2, 4}}}));
-        EXPECT_TRUE(at::equal(scaled(p.leaf(), p.scales(), row_dim),
-                              test::slice_of(p, scaled(values, scales, row_dim))));
+        const Tensor whole = values.to(at::kDouble) * scales.unsqueeze(1 - row_dim);
+        EXPECT_TRUE(at::equal(p.leaf().to(at::kDouble) * p.scales(), test::slice_of(p, whole)));
       }
     });
   }
+}
+
+// Two elements share a byte, so a rank cannot take its part of the memory.
+TEST(Parameter, ShardingAnNf4MatrixWithMemory_IsRefused) {
+  on_ranks(2, [&](const Axis& axis) {
+    Parameter p({6, 6}, Init::normal(1));
+    p.set_name("q_proj.weight");
+    p.freeze_quantized({.form = QuantizedForm::kNf4, .row_dim = 0});
+    fill_quantized(p, test::numbers({6, 6}, 5));
+    for (const Error& error :
+         {thrown_by([&] { p.shard(axis, 0, Split::balanced(6, 2)); }), thrown_by([&] {
+            p.shard_flat(axis, {0, 18});
+          })}) {
+      EXPECT_EQ(error.code(), Code::kUsage);
+      EXPECT_NE(
+          std::string(error.what()).find("q_proj.weight has memory in nf4 already; parallelize"),
+          std::string::npos)
+          << error.what();
+    }
+  });
 }
 
 TEST(Parameter, ChangeSplit_ReshardsTheSameDimBeforeThereIsMemory) {

@@ -1,5 +1,6 @@
 #include "cleave/parallel/flat_shards.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -11,8 +12,16 @@
 namespace cleave::inline parallel {
 namespace {
 
+/// The numbers in memory of this rank's part of a parameter.
 int64_t local_numel(const Parameter& p) {
-  return c10::multiply_integers(p.local_shape());
+  return c10::multiply_integers(p.use_shape());
+}
+
+/// The elements that a range of these numbers holds.
+Range elements_of(const Parameter& p, const Range& stored) {
+  if (!p.is_nf4()) return stored;
+  const int64_t count = c10::multiply_integers(p.local_shape());
+  return {std::min(2 * stored.begin, count), std::min(2 * stored.end, count)};
 }
 
 }  // namespace
@@ -51,7 +60,7 @@ FlatShards::FlatShards(Parameters parameters, Axis shard, Axis replicate)
   for (const auto& p : parameters_) {
     const Range part = common(mine, {begin, begin + local_numel(*p)});
     const int64_t at = part.size() > 0 ? part.begin - begin : 0;
-    p->shard_flat(shard_, {at, at + part.size()});
+    p->shard_flat(shard_, elements_of(*p, {at, at + part.size()}));
     begin += local_numel(*p);
   }
 }
@@ -67,7 +76,7 @@ std::vector<Tensor> FlatShards::parts_of(const Tensor& buffer) const {
   std::vector<Tensor> parts;
   int64_t begin = buffer.storage_offset();
   for (const auto& p : parameters_) {
-    const auto shape = p->local_shape();
+    const auto shape = p->use_shape();
     // Not a view: autograd must not treat the parts of a buffer as versions of one tensor.
     parts.push_back(at::empty({0}, buffer.options())
                         .set_(buffer.storage(), begin, shape, at::detail::defaultStrides(shape)));

@@ -337,10 +337,10 @@ std::set<const Parameter*> tied_parameters(Layer& root) {
 }
 
 /// What a buffer holds, in the order in which a layer gathers its buffers.
-enum class Contents : uint8_t { kInt8, kFrozen, kLeafType, kTrained };
+enum class Contents : uint8_t { kQuantized, kFrozen, kLeafType, kTrained };
 
 Contents contents_of(const Parameter& p) {
-  if (p.is_int8()) return Contents::kInt8;
+  if (p.is_quantized()) return Contents::kQuantized;
   if (p.is_frozen()) return Contents::kFrozen;
   return p.keeps_leaf_type() ? Contents::kLeafType : Contents::kTrained;
 }

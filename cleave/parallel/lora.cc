@@ -9,8 +9,8 @@
 
 #include "cleave/base/str.h"
 #include "cleave/nn/experts.h"
-#include "cleave/nn/int8_leaf.h"
 #include "cleave/nn/linear.h"
+#include "cleave/nn/quantized_leaf.h"
 #include "cleave/pipeline/stages.h"
 
 namespace cleave::inline parallel {
@@ -105,6 +105,18 @@ std::vector<Linear*> chosen_by(const std::vector<std::string>& targets, Layer& m
 
 }  // namespace
 
+std::string_view base_name(const std::optional<QuantizedForm>& form) {
+  return form ? name(*form) : "dtype";
+}
+
+std::optional<QuantizedForm> base_form_from_name(std::string_view name) {
+  using Form = std::optional<QuantizedForm>;
+  for (const Form& form : {Form(), Form(QuantizedForm::kInt8), Form(QuantizedForm::kNf4)}) {
+    if (base_name(form) == name) return form;
+  }
+  throw Error(Code::kUsage, str("lora_base=", name, "; it is dtype, int8 or nf4"));
+}
+
 double LoraOptions::scale() const {
   const auto r = static_cast<double>(rank);
   return alpha / (is_rank_stabilized ? std::sqrt(r) : r);
@@ -113,12 +125,12 @@ double LoraOptions::scale() const {
 std::string LoraOptions::flags() const {
   return str("--lora ", rank, " --lora-alpha ", alpha, is_rank_stabilized ? " --rslora" : "",
              dropout > 0 ? str(" --lora-dropout ", dropout) : "", is_dora ? " --dora" : "",
-             has_int8_base ? " --lora-base int8" : "");
+             base_form ? str(" --lora-base ", name(*base_form)) : "");
 }
 
 std::string LoraOptions::describe() const {
   return str(is_rank_stabilized ? "rsLoRA" : "LoRA", is_dora ? " with magnitudes" : "", " of rank ",
-             rank, has_int8_base ? ", base in int8" : "");
+             rank, base_form ? str(", base in ", name(*base_form)) : "");
 }
 
 void attach_lora(Layer& model, const std::vector<Layer*>& sequence, const LoraOptions& options,
@@ -137,9 +149,9 @@ void attach_lora(Layer& model, const std::vector<Layer*>& sequence, const LoraOp
   }
   if (options.dropout > 0) refuse_experts(model, linears);
   for (const auto& p : model.parameters()) p->freeze(compute);
-  if (options.has_int8_base) {
+  if (options.base_form) {
     for (Linear* linear : linears_of_blocks(model, sequence)) {
-      if (owners[linear->weight().get()] == 1) linear->freeze_int8();
+      if (owners[linear->weight().get()] == 1) linear->freeze_quantized(*options.base_form);
     }
   }
   const LoraBranch branch{.rank = options.rank,
@@ -157,16 +169,15 @@ Tensor squares_of_rows(const Linear& linear) {
   const Parameter& weight = *linear.weight();
   const int row_dim = linear.is_transposed() ? 1 : 0;
   const std::string site = weight.name() + " magnitudes";
-  Tensor values = weight.leaf().detach().to(at::kDouble);
+  const Tensor values = weight.is_quantized() ? values_of_leaf(weight, at::kDouble)
+                                              : weight.leaf().detach().to(at::kDouble);
   Tensor sums;
   if (weight.is_flat()) {
     const Tensor rows = rows_of_flat(weight, row_dim);
-    if (weight.is_int8()) values = values * weight.scales().index_select(0, rows);
     const int64_t num_rows = weight.local_shape().at(static_cast<size_t>(row_dim));
     sums = at::zeros({num_rows}, at::kDouble).index_add(0, rows, values.square());
     sums = weight.data_axis().all_reduce(sums, site);
   } else {
-    if (weight.is_int8()) values = values * weight.scales().unsqueeze(1 - row_dim);
     sums = values.square().sum(1 - row_dim);
   }
   return linear.is_row_split() ? weight.axis().all_reduce(sums, site) : sums;

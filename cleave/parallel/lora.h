@@ -1,5 +1,7 @@
 #pragma once
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cleave/nn/layer.h"
@@ -19,8 +21,8 @@ struct LoraOptions {
   /// others, arXiv:2402.09353.
   bool is_dora = false;
   /// The frozen weights of the Linear layers of blocks, without the routers of experts, are kept in
-  /// int8 with a scale for each output; all others in the type of forward.
-  bool has_int8_base = false;
+  /// this form; all others, and without a form all, in the type of forward.
+  std::optional<QuantizedForm> base_form{};
   /// Ends of layers' paths ("q_proj", "mlp.up_proj"), or kAllLinear.
   std::vector<std::string> targets{std::string(kAllLinear)};
 
@@ -32,7 +34,7 @@ struct LoraOptions {
   [[nodiscard]] bool has_values_of(const LoraOptions& other) const {
     return rank == other.rank && alpha == other.alpha &&
            is_rank_stabilized == other.is_rank_stabilized && dropout == other.dropout &&
-           is_dora == other.is_dora && has_int8_base == other.has_int8_base;
+           is_dora == other.is_dora && base_form == other.base_form;
   }
   /// The flags of `cleave train` that give these values, without the targets: "--lora 16
   /// --lora-alpha 32".
@@ -40,6 +42,11 @@ struct LoraOptions {
   /// "LoRA of rank 16"
   [[nodiscard]] std::string describe() const;
 };
+
+/// The values of `cleave train --lora-base`: the name of a form, or "dtype" without one. Throws
+/// Error(kUsage) for another name.
+std::string_view base_name(const std::optional<QuantizedForm>& form);
+std::optional<QuantizedForm> base_form_from_name(std::string_view name);
 
 /// Freezes a model, which has no memory yet, and attaches adapters to the Linear layers that
 /// `options` names; forward reads the frozen weights in the type `compute`. `sequence`: the model's
@@ -52,8 +59,8 @@ void attach_lora(Layer& model, const std::vector<Layer*>& sequence, const LoraOp
                  at::ScalarType compute);
 
 /// Allocates the magnitudes of adapters (DoRA) in `type` and sets them to the norms of the rows of
-/// the frozen weights, which have memory. Collective over the ranks that shard rows, as fill_int8()
-/// (nn/int8_leaf.h) is.
+/// the frozen weights, which have memory. Collective over the ranks that shard rows, as
+/// fill_quantized() (nn/quantized_leaf.h) is.
 void start_magnitudes(Layer& model, at::ScalarType type);
 
 }  // namespace cleave::inline parallel

@@ -6,13 +6,14 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "cleave/kernels/cpu/dequantize.h"
 #include "cleave/mesh/mesh.h"
 #include "cleave/model/model.h"
 #include "cleave/nn/cross_entropy.h"
 #include "cleave/nn/dropout.h"
 #include "cleave/nn/embedding.h"
-#include "cleave/nn/int8_leaf.h"
 #include "cleave/nn/linear.h"
+#include "cleave/nn/quantized_leaf.h"
 #include "cleave/optim/optimizer.h"
 #include "cleave/parallel/gradients.h"
 #include "cleave/parallel/parallelize.h"
@@ -406,6 +407,23 @@ Tensor rounded_to_int8(const Tensor& value, int row_dim) {
   return ((w / scale).round() * scale).to(at::kDouble);
 }
 
+/// What nf4 leaves of a matrix: the nearest of 16 numbers times the largest of 64 inputs.
+Tensor rounded_to_nf4(const Tensor& value, int row_dim) {
+  const Tensor numbers = at::tensor(at::ArrayRef<float>(kNf4Numbers), at::kFloat);
+  std::vector<Tensor> blocks;
+  for (const Tensor& block : value.to(at::kFloat).split(64, 1 - row_dim)) {
+    const Tensor scale = block.abs().amax(1 - row_dim, true);
+    const Tensor index = ((block / scale).unsqueeze(2) - numbers).abs().argmin(2);
+    blocks.push_back(numbers.index({index}) * scale);
+  }
+  return at::cat(blocks, 1 - row_dim).to(at::kDouble);
+}
+
+Tensor rounded(const Tensor& value, const Parameter::Quantization& to) {
+  return to.form == QuantizedForm::kInt8 ? rounded_to_int8(value, to.row_dim)
+                                         : rounded_to_nf4(value, to.row_dim);
+}
+
 Tensor value_of(const Parameter& p) {
   const float center = p.shape().size() == 1 ? 1.0F : 0.0F;
   return test::golden_values(3, p.name(), p.shape(), 0.5F, center).to(at::kDouble);
@@ -429,8 +447,8 @@ std::map<std::string, Tensor> gradients_of_merged(const Adapted& c, const Tensor
     p->set_leaf(value_of(*p));
   }
   for (const auto& p : adapted->parameters()) {
-    if (!p->is_int8()) continue;
-    by_name.at(p->name())->set_leaf(rounded_to_int8(value_of(*p), p->int8_row_dim()));
+    if (!p->is_quantized()) continue;
+    by_name.at(p->name())->set_leaf(rounded(value_of(*p), *p->quantization()));
   }
   const auto each_target = [&](const auto& visit) {
     adapted->walk([&](Layer& layer) {
@@ -470,7 +488,7 @@ void expect_gradients(const Adapted& c, ParallelConfig layout, const Tensor& ids
                                  {.pp = mesh["pp"], .dp = mesh["dp"], .tp = mesh["tp"]}, layout);
     for (const auto& q : p.parameters()) {
       const Tensor part = q->part_of(value_of(*q));
-      q->is_int8() ? fill_int8(*q, part) : q->set_leaf(part);
+      q->is_quantized() ? fill_quantized(*q, part) : q->set_leaf(part);
     }
     p.gradients->refresh_weights();
     p.gradients->begin(1);
@@ -508,31 +526,45 @@ TEST(Lora, AdaptersOnEveryLayout_HaveTheGradientsOfMergedWeights) {
   }
 }
 
+/// Compares a model beside frozen weights in fewer bits with one beside the rounded weights.
+void expect_gradients_of_rounded(Adapted c, QuantizedForm form) {
+  c.lora.base_form = form;
+  const Tensor ids = test::ids({2, 6}, c.model()->facts().vocab_size, 7);
+  const auto want = gradients_of_merged(c, ids);
+  for (const ParallelConfig& layout : layouts()) expect_gradients(c, layout, ids, want);
+}
+
 // A matrix that is stored [in, out], experts whose router keeps its weight, and fused projections.
 TEST(Lora, AdaptersOfAnInt8Base_HaveTheGradientsOfTheRoundedWeights) {
   const std::string all(LoraOptions::kAllLinear);
-  for (Adapted c :
+  for (const Adapted& c :
        {Adapted("mixtral", {all}), Adapted("phi3", {"qkv_proj"}), Adapted("gpt2", {all})}) {
-    c.lora.has_int8_base = true;
-    const Tensor ids = test::ids({2, 6}, c.model()->facts().vocab_size, 7);
-    const auto want = gradients_of_merged(c, ids);
-    for (const ParallelConfig& layout : layouts()) expect_gradients(c, layout, ids, want);
+    expect_gradients_of_rounded(c, QuantizedForm::kInt8);
   }
 }
 
-TEST(Lora, Int8Base_IsOfTheLinearLayersOfBlocksWithoutRouters) {
+// Row-parallel ranks have parts of a block of 64 of the 197 inputs, and rows of an odd width.
+TEST(Lora, AdaptersOfAnNf4Base_HaveTheGradientsOfTheRoundedWeights) {
+  const std::string all(LoraOptions::kAllLinear);
+  for (const Adapted& c : {Adapted("phi3", {"qkv_proj"}, {{"intermediate_size", 197}}),
+                           Adapted("gpt2", {all}, {{"n_inner", 197}})}) {
+    expect_gradients_of_rounded(c, QuantizedForm::kNf4);
+  }
+}
+
+TEST(Lora, QuantizedBase_IsOfTheLinearLayersOfBlocksWithoutRouters) {
   const auto model = make_model(Json::parse_file(test::golden_folder("mixtral") + "/config.json"));
-  attach_lora(*model, model->sequence(), {.rank = 2, .has_int8_base = true, .targets = {"q_proj"}},
-              at::kBFloat16);
+  attach_lora(*model, model->sequence(),
+              {.rank = 2, .base_form = QuantizedForm::kInt8, .targets = {"q_proj"}}, at::kBFloat16);
   for (const auto& p : model->parameters()) {
     const std::string& name = p->name();
     const bool is_matrix_of_block = name.find(".layers.") != std::string::npos &&
                                     p->shape().size() == 2 && !p->is_adapter() &&
                                     name.find(".gate.") == std::string::npos;
-    EXPECT_EQ(p->is_int8(), is_matrix_of_block) << name;
-    EXPECT_EQ(p->leaf_type(at::kFloat), p->is_adapter() ? at::kFloat
-                                        : p->is_int8()  ? at::kChar
-                                                        : at::kBFloat16)
+    EXPECT_EQ(p->is_quantized(), is_matrix_of_block) << name;
+    EXPECT_EQ(p->leaf_type(at::kFloat), p->is_adapter()     ? at::kFloat
+                                        : p->is_quantized() ? at::kChar
+                                                            : at::kBFloat16)
         << name;
   }
 }

@@ -13,6 +13,7 @@
 #include "cleave/nn/cross_entropy.h"
 #include "cleave/nn/experts.h"
 #include "cleave/nn/head_loss.h"
+#include "cleave/nn/quantized_leaf.h"
 #include "cleave/parallel/parallelize.h"
 #include "cleave/pipeline/p2p_channel.h"
 #include "cleave/torch_internals/deferred.h"
@@ -35,25 +36,23 @@ Tensor on_meta(const std::vector<int64_t>& sizes, at::ScalarType type) {
 void give_shapes(const Parameters& parameters, at::ScalarType type) {
   for (const auto& p : parameters) {
     if (p->ownership() == Parameter::Ownership::kNotOwned) continue;
-    const Tensor leaf = on_meta(p->leaf_shape(), p->leaf_type(type));
-    if (p->is_int8()) {
-      const auto row_dim = static_cast<size_t>(p->int8_row_dim());
-      p->set_int8(leaf, on_meta({p->local_shape().at(row_dim)}, at::kFloat));
+    if (p->is_quantized()) {
+      set_quantized_meta(*p);
     } else {
-      p->set_leaf(leaf);
+      p->set_leaf(on_meta(p->leaf_shape(), p->leaf_type(type)));
     }
   }
 }
 
-/// Most bytes that loading one int8 weight needs for a moment, beside the weights themselves and
-/// before the optimizer has memory. Of each element: its fp32 value, and that divided by the scale;
-/// of a flat leaf also its scale and the number of its row.
+/// Most bytes that loading one quantized weight needs for a moment, beside the weights themselves
+/// and before the optimizer has memory. Of each element its fp32 value; in int8 also that divided
+/// by the scale, and of a flat leaf its scale and the number of its row.
 int64_t bytes_to_load(const Parameters& parameters) {
-  constexpr int64_t kWhole = 8, kFlat = 20;
+  constexpr int64_t kNf4 = 4, kWhole = 8, kFlat = 20;
   int64_t most = 0;
   for (const auto& p : parameters) {
-    if (!p->is_int8() || p->ownership() == Parameter::Ownership::kNotOwned) continue;
-    const int64_t each = p->is_flat() ? kFlat : kWhole;
+    if (!p->is_quantized() || p->ownership() == Parameter::Ownership::kNotOwned) continue;
+    const int64_t each = p->is_nf4() ? kNf4 : p->is_flat() ? kFlat : kWhole;
     most = std::max(most, each * c10::multiply_integers(p->leaf_shape()));
   }
   return most;

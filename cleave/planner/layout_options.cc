@@ -95,7 +95,7 @@ std::optional<LoraOptions> lora_from(const LoraFlags& o) {
   lora.is_rank_stabilized = o.rslora;
   lora.dropout = o.lora_dropout;
   lora.is_dora = o.dora;
-  lora.has_int8_base = o.lora_base == "int8";
+  lora.base_form = base_form_from_name(o.lora_base);
   std::vector<std::string> targets;
   for (const std::string& names : o.lora_targets) {
     for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {

@@ -14,7 +14,7 @@ struct LoraFlags {
   double lora_alpha = 0;                  ///< 0 = 2 x rank
   std::vector<std::string> lora_targets;  ///< empty = all-linear
   double lora_dropout = 0;                ///< of the adapters' input
-  std::string lora_base = "dtype";        ///< form of the frozen weights: "int8" or --dtype
+  std::string lora_base = "dtype";        ///< form of the frozen weights
   bool rslora = false;                    ///< scale adapters by alpha / sqrt(rank)
   bool dora = false;                      ///< adapters with magnitudes
 };
@@ -41,9 +41,9 @@ inline std::vector<Row> rows(LoraFlags& o) {
       {&o.lora_dropout, "lora-dropout", "P", "dropout of the adapters' input while training", "",
        Limits{.low = 0, .high = 1, .takes_high = false}, kMustMatch},
       {&o.lora_base, "lora-base", "",
-       "frozen weights of the blocks' linear layers: in --dtype, or in int8 with a scale for each "
-       "output",
-       "", Choices{"dtype", "int8"}, kMustMatch},
+       "frozen weights of the blocks' linear layers: in --dtype, in int8 with a scale for each "
+       "output, or in nf4 (4 bits, as QLoRA) with one for each 64 inputs of an output",
+       "", Choices{"dtype", "int8", "nf4"}, kMustMatch},
       {&o.rslora, "rslora", "", "scale adapters by X / sqrt(RANK)", "off", {}, kMustMatch},
       {&o.dora,
        "dora",

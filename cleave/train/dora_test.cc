@@ -100,23 +100,25 @@ TEST_F(Dora, EveryLayoutAndAResumedRun_HaveTheLossesOfOneRank) {
   for (const TrainOptions& o : {pp, fsdp, resumed}) expect_losses(o, want);
 }
 
-TEST_F(Dora, WithDropoutAndAnInt8Base_EveryLayoutHasTheLossesOfOneRank) {
-  const auto both = [&](const std::string& out) {
-    TrainOptions o = dora_options(out);
-    o.lora_dropout = 0.5;
-    o.lora_base = "int8";
-    o.rslora = true;
-    return o;
-  };
-  const std::vector<double> want = losses(both("one"));
-  TrainOptions tp = both("tp");
-  tp.tp = 2;
-  tp.sequence_parallel = true;
-  tp.recompute = "full";
-  TrainOptions fsdp = both("fsdp");
-  fsdp.dp = 2;
-  fsdp.fsdp = true;
-  for (const TrainOptions& o : {tp, fsdp}) expect_losses(o, want);
+TEST_F(Dora, WithDropoutAndAQuantizedBase_EveryLayoutHasTheLossesOfOneRank) {
+  for (const std::string form : {"int8", "nf4"}) {
+    const auto both = [&](const std::string& out) {
+      TrainOptions o = dora_options(out + form);
+      o.lora_dropout = 0.5;
+      o.lora_base = form;
+      o.rslora = true;
+      return o;
+    };
+    const std::vector<double> want = losses(both("one"));
+    TrainOptions tp = both("tp");
+    tp.tp = 2;
+    tp.sequence_parallel = true;
+    tp.recompute = "full";
+    TrainOptions fsdp = both("fsdp");
+    fsdp.dp = 2;
+    fsdp.fsdp = true;
+    for (const TrainOptions& o : {tp, fsdp}) expect_losses(o, want);
+  }
 }
 
 // 8 bits over two layers. fp16 leaves out the steps in which the scaled gradients overflow, so only

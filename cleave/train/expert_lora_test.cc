@@ -46,16 +46,19 @@ TEST_F(ExpertLora, EveryLayout_HasTheLossesOfOneRank) {
   for (const TrainOptions& o : {plain, zero, fsdp, tp, pp}) expect_losses(o, want);
 }
 
-TEST_F(ExpertLora, WithMagnitudesAndAnInt8Base_HasTheLossesOfOneRank) {
-  const auto both = [](TrainOptions o) {
-    o.dora = true;
-    o.lora_base = "int8";
-    return o;
-  };
-  const std::vector<double> want = losses(both(expert_options("one")));
-  TrainOptions fsdp = both(shared_out("fsdp", 4));
-  fsdp.fsdp = true;
-  for (const TrainOptions& o : {both(shared_out("plain")), fsdp}) expect_losses(o, want);
+TEST_F(ExpertLora, WithMagnitudesAndAQuantizedBase_HasTheLossesOfOneRank) {
+  for (const std::string form : {"int8", "nf4"}) {
+    const auto both = [&](TrainOptions o) {
+      o.dora = true;
+      o.lora_base = form;
+      o.out += form;
+      return o;
+    };
+    const std::vector<double> want = losses(both(expert_options("one")));
+    TrainOptions fsdp = both(shared_out("fsdp", 4));
+    fsdp.fsdp = true;
+    for (const TrainOptions& o : {both(shared_out("plain")), fsdp}) expect_losses(o, want);
+  }
 }
 
 // The second rank has no trained parameter, and nothing before the experts of the first block is

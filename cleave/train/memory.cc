@@ -19,14 +19,16 @@ bool can_train_adapter(const TrainSetup& setup) {
 Saving saving_of(const TrainSetup& setup, Range ranks, int64_t available) {
   Saving all = find_saving(setup.config, setup.layout, setup.step, ranks, available);
   if (all.bytes <= available || !can_train_adapter(setup)) return all;
-  for (const bool has_int8_base : {false, true}) {
-    const LoraOptions lora{.has_int8_base = has_int8_base};
+  for (const std::optional<QuantizedForm> form :
+       {std::optional<QuantizedForm>(), std::optional(QuantizedForm::kInt8),
+        std::optional(QuantizedForm::kNf4)}) {
+    const LoraOptions lora{.base_form = form};
     ParallelConfig layout = setup.layout;
     layout.lora = lora;
     const Saving adapter = find_saving(setup.config, layout, setup.step, ranks, available);
     const bool is_possible = adapter.bytes > 0;  // 0: libtorch cannot run it
     if (!is_possible || adapter.bytes > available) continue;
-    return {.flags = str("--lora ", lora.rank, has_int8_base ? " --lora-base int8" : "",
+    return {.flags = str("--lora ", lora.rank, form ? str(" --lora-base ", name(*form)) : "",
                          adapter.flags.empty() ? "" : " ", adapter.flags),
             .bytes = adapter.bytes};
   }

@@ -101,11 +101,14 @@ TEST(Memory, TuningThatFitsOnlyWithAnAdapter_IsRefusedWithItsFlags) {
     return HasSubstr("; add " + flags + ", which needs about " + bytes_text(bytes) +
                      "; --over-commit");
   };
-  const int64_t dtype = bytes_with(16, "dtype"), int8 = bytes_with(16, "int8");
+  const int64_t dtype = bytes_with(16, "dtype"), int8 = bytes_with(16, "int8"),
+                nf4 = bytes_with(16, "nf4");
   ASSERT_LT(int8, dtype);
+  ASSERT_LT(nf4, int8);
   ASSERT_LT(3 * dtype, 2 * make_setup(o, 0).planned->most_bytes());
   EXPECT_THAT(refusal(dtype), added("--lora 16", dtype));
   EXPECT_THAT(refusal(int8), added("--lora 16 --lora-base int8", int8));
+  EXPECT_THAT(refusal(nf4), added("--lora 16 --lora-base nf4", nf4));
   EXPECT_THAT(refusal(1), HasSubstr("; choose a smaller model"));
   // New weights have nothing to freeze.
   o.model = sizes;

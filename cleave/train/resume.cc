@@ -76,7 +76,7 @@ std::string RunState::json(const TrainSetup& setup, const Mesh& mesh) const {
   if (evaluation_is_pending) state["evaluation_is_pending"] = true;
   if (setup.layout.lora) {
     state["base"] = setup.base_fingerprint;
-    state["lora_base"] = setup.layout.lora->has_int8_base ? "int8" : "dtype";
+    state["lora_base"] = base_name(setup.layout.lora->base_form);
   }
   state["gemm"] = std::string(name(gemm()));
   state["mesh"] = mesh.describe();

@@ -247,7 +247,7 @@ std::optional<LoraOptions> choose_lora(const TrainSetup& setup) {
   const bool has_adapter = setup.folder && !setup.folder->adapter.empty();
   if (setup.resumes && has_adapter) {
     LoraOptions saved = read_lora(setup.folder->adapter);
-    saved.has_int8_base = state_of(*setup.folder).string_or("lora_base", "dtype") == "int8";
+    saved.base_form = base_form_from_name(state_of(*setup.folder).string_or("lora_base", "dtype"));
     if (!wanted) return saved;
     CLEAVE_CHECK(wanted->has_values_of(saved), Code::kUsage, "the run in ", o.out,
                  " was started with ", saved.flags(), "; give the same values to resume it");

@@ -116,7 +116,8 @@ TEST(Synonyms, FlagOfAnotherProgram_NamesOurs) {
   expect({"generate", "-t", "2"}, "--threads-per-rank");
   expect({"generate", "-i"}, "--chat");
   expect({"train", "--lora-r", "8"}, "--lora");
-  expect({"train", "--qlora"}, "--lora 16");
+  expect({"train", "--qlora"}, "--lora 16 --lora-base nf4");
+  expect({"train", "--load-in-4bit"}, "--lora-base nf4");
   expect({"train", "--use_dora"}, "--dora");
   expect({"train", "--lora_target_modules", "q_proj"}, "--lora-targets");
   expect({"train", "--beta", "0.1"}, "--dpo-beta");

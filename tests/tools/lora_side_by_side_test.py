@@ -68,7 +68,7 @@ class LoraSideBySide(unittest.TestCase):
     def test_unknown_words_are_refused(self):
         result = self.run_bench("--variants", "qlora")
         self.assertEqual(result.returncode, 2)
-        self.assertIn("--variants has 'qlora'; expected lora, dora, dropout, int8", result.stderr)
+        self.assertIn("--variants has 'qlora'; expected lora, dora, dropout, int8, nf4", result.stderr)
 
 
 if __name__ == "__main__":

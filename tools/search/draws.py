@@ -215,7 +215,7 @@ def draw_adapter(rng, family):
     for name, values in {"lora-alpha": (1, 3.5), "lora-targets": targets, "lora-dropout": (0.2,)}.items():
         if maybe(rng, 0.35):
             flags[name] = rng.choice(values)
-    for name, value in {"rslora": True, "dora": True, "lora-base": "int8"}.items():
+    for name, value in {"rslora": True, "dora": True, "lora-base": rng.choice(("int8", "nf4"))}.items():
         if maybe(rng, 0.2):
             flags[name] = value
     return flags

@@ -23,7 +23,7 @@
 #include "cleave/kernels/cpu/int4.h"
 #include "cleave/kernels/cpu/int8.h"
 #include "cleave/kernels/cpu/panels_linear.h"
-#include "cleave/kernels/int8_weight.h"
+#include "cleave/kernels/quantized_weight.h"
 
 namespace cleave::threads_test {
 namespace {
@@ -280,13 +280,28 @@ TEST(Threads, Linear_HasTheValuesAndGradientsOfItsDefinition) {
   }
 }
 
-TEST(Threads, FrozenInt8Weight_HasTheBitsOfOneThread) {
+TEST(Threads, QuantizedWeight_HasTheBitsOfOneThread) {
   const Tensor weight = random({720, 512}, at::kFloat);
-  const Tensor scales = int8_scales(largest_of_rows(weight));
+  const Nf4Elements elements{.elements = weight.flatten(),
+                             .shape = {720, 512},
+                             .block_of = at::arange(512, at::kInt).div(64, "floor").to(at::kInt)};
   for (const at::ScalarType type : kTypes) {
-    expect_same_bits("dequantize", [&] {
-      return Tensors{dequantize(
-          {.values = to_int8_values(weight, scales.unsqueeze(1)), .scales = scales}, type)};
+    expect_same_bits("int8", [&] {
+      const Tensor scales = int8_scales(largest_of_rows(weight)).unsqueeze(1);
+      return Tensors{dequantize({.shape = {720, 512},
+                                 .values = to_int8_values(weight, scales),
+                                 .scales = scales,
+                                 .block_of = {}},
+                                type)};
+    });
+    expect_same_bits("nf4", [&] {
+      const Tensor scales = nf4_largest(elements, 8);
+      return Tensors{dequantize({.form = QuantizedForm::kNf4,
+                                 .shape = {720, 512},
+                                 .values = to_nf4_values(elements, scales),
+                                 .scales = scales,
+                                 .block_of = elements.block_of},
+                                type)};
     });
   }
 }
