@@ -35,14 +35,16 @@ bool begins_with_bracket(const std::string& path) {
   return first == '{';
 }
 
-/// The key that names the kind of a row; empty if it is not a conversation.
-std::string kind_of(const Json& row) {
-  if (!row.is(Json::Type::kObject)) return {};
+/// The keys that name the kind of a row; none if it is not a conversation.
+std::vector<std::string> kinds_of(const Json& row) {
+  std::vector<std::string> kinds;
+  if (!row.is(Json::Type::kObject)) return kinds;
   for (const char* list : {"messages", "conversations"}) {
-    if (row.has(list)) return list;
+    if (row.has(list)) kinds.emplace_back(list);
   }
-  if (row.has("prompt") && row.has("completion")) return "prompt";
-  return row.has("instruction") && row.has("output") ? "instruction" : "";
+  if (row.has("prompt") && row.has("completion")) kinds.emplace_back("prompt");
+  if (row.has("instruction") && row.has("output")) kinds.emplace_back("instruction");
+  return kinds;
 }
 
 /// The content of a message as one text: a text, or a list of {"type": "text", "text": "..."}.
@@ -192,11 +194,13 @@ bool begins_with_chat(const std::string& path) {
     if (named_jsonl || error.code() != Code::kFormat) throw;
     return false;  // a text that begins with {
   }
-  const std::string kind = first ? kind_of(*first) : "";
-  if (kind.empty() || first->has("input_ids")) return false;
-  // Neither is ignored: often the text is the conversation in the template of another model.
-  CLEAVE_CHECK(!first->has("text"), Code::kFormat, path, ": the first row has \"", kind,
-               "\" and \"text\"; remove one, as with: jq -c 'del(.text)' ", path);
+  std::vector<std::string> kinds = first ? kinds_of(*first) : std::vector<std::string>{};
+  if (kinds.empty() || first->has("input_ids")) return false;
+  if (first->has("text")) kinds.emplace_back("text");
+  // None is ignored: often they are the same conversation, written for different programs.
+  CLEAVE_CHECK(kinds.size() == 1, Code::kFormat, path, ": the first row has \"", kinds.front(),
+               "\" and \"", kinds.back(), "\"; remove one, as with: jq -c 'del(.", kinds.back(),
+               ")' ", path);
   return true;
 }
 
@@ -248,11 +252,14 @@ ChatReader::ChatReader(std::shared_ptr<const Tokenizer> tokenizer, ChatOptions o
     : tokenizer_(std::move(tokenizer)), options_(std::move(options)) {}
 
 TokenizedChat ChatReader::read(const Json& row, const std::string& place) {
-  const std::string kind = kind_of(row);
-  CLEAVE_CHECK(!kind.empty(), Code::kFormat, place, ": the row is not a conversation",
+  const std::vector<std::string> kinds = kinds_of(row);
+  CLEAVE_CHECK(!kinds.empty(), Code::kFormat, place, ": the row is not a conversation",
                first_place_.empty() ? "" : str(", unlike ", first_place_),
                "; expected \"messages\", \"conversations\", \"prompt\" with \"completion\", or "
                "\"instruction\" with \"output\"; put other rows into another file");
+  CLEAVE_CHECK(kinds.size() == 1, Code::kFormat, place, ": the row has \"", kinds.front(),
+               "\" and \"", kinds.back(), "\"; remove one");
+  const std::string& kind = kinds.front();
   if (kind_.empty()) {
     kind_ = kind;
     first_place_ = place;

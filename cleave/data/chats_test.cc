@@ -123,6 +123,26 @@ TEST(Chats, ConversationsThatAlsoHaveAText_AreRefused) {
   }
 }
 
+TEST(Chats, RowsWithTwoConversations_AreRefused) {
+  const TempFolder folder;
+  const std::string one = R"({"messages": [{"role": "user", "content": "a"}], "prompt": "b"})";
+  const std::string both = R"({"messages": [], "prompt": "a", "completion": "b"})";
+  const std::string file = written(folder, both);
+  EXPECT_EQ(std::string(thrown_by([&] { (void)holds_chats({file}); }).what()),
+            file +
+                ": the first row has \"messages\" and \"prompt\"; remove one, as with: jq -c "
+                "'del(.prompt)' " +
+                file);
+  EXPECT_TRUE(holds_chats({written(folder, one)}));  // the prompt has no completion
+  (void)written(folder, R"({"instruction": "a", "output": "b"})"
+                        "\n"
+                        R"({"instruction": "a", "output": "b", "prompt": "c", "completion": "d"})"
+                        "\n");
+  ChatCounts counts;
+  EXPECT_THAT(thrown_by([&] { (void)chat_dataset(options_for(file, 64), {}, &counts); }).what(),
+              HasSubstr(file + ":2: the row has \"prompt\" and \"instruction\"; remove one"));
+}
+
 TEST(Chats, OtherFiles_AreNoChats) {
   const TempFolder folder;
   EXPECT_FALSE(holds_chats({written(folder, R"({"text": "a", "prompt": "b"})")}));

@@ -356,7 +356,8 @@ void Optimizer::step_by_libtorch(const std::vector<const State*>& states,
   for (const State* s : states) {
     const Tensor& leaf = s->parameter->leaf();
     params.push_back(leaf.detach());
-    const Tensor gradient = leaf.grad().to(leaf.scalar_type());
+    // libtorch's kernels for Adam read memory in order, whatever the strides.
+    const Tensor gradient = leaf.grad().to(leaf.scalar_type()).contiguous();
     grads.push_back(update.gradient_scale == 1 ? gradient : gradient * update.gradient_scale);
     avgs.push_back(s->exp_avg);
     squares.push_back(s->exp_avg_sq);

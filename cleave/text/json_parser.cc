@@ -64,6 +64,10 @@ class Parser {
   }
 
   [[noreturn]] void unexpected(std::string_view expected) const {
+    const std::string_view rest = text_.substr(std::min(at_, text_.size()));
+    if (rest.starts_with("//") || rest.starts_with("/*")) {
+      refuse(at_, "found a comment, which JSON does not have; remove it");
+    }
     refuse(at_, "found ", shown(), ", expected ", expected);
   }
 

@@ -203,7 +203,7 @@ std::vector<HostileCase> wrong_texts() {
        "the key \"hidden_size\" occurs twice"},
       {"a key twice in an unused object",
        changed(kLlama, "{\"model", R"({"x":{"y":1,"y":2},"model)"), "the key \"y\" occurs twice"},
-      {"a comment", "// Llama\n" + kLlama, "found '/'"},
+      {"a comment", "// Llama\n" + kLlama, "found a comment, which JSON does not have"},
       {"a trailing comma", changed(kLlama, "\"head_dim\": 16,", "\"head_dim\": 16,,"), "found ','"},
       {"single quotes", "{'model_type': 'llama'}", "expected a key in quotes"},
       {"Infinity", with(kLlama, "rope_theta", "10000.0", "Infinity"), "expected a value"},

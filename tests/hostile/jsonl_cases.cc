@@ -50,7 +50,7 @@ std::vector<HostileCase> refused() {
       {"a plus", "+1\n", "found '+'"},
       {"hexadecimal", "0x10\n", "found 'x'"},
       {"single quotes", "{'a':1}\n", "expected a key in quotes"},
-      {"a comment", "{} // x\n", "found '/'"},
+      {"a comment", "{} // x\n", "found a comment, which JSON does not have"},
       {"a trailing comma", "[1,]\n", "found ']'"},
       {"100,000 open brackets", repeated("[", 100'000) + "\n", "nested deeper than 128"},
       {"a bracket too many", "[1]]\n", "found ']'"},

@@ -99,7 +99,7 @@ std::vector<HostileCase> broken_frames() {
       {"unclosed", file(header.substr(0, header.size() - 1), 4), "found the end"},
       {"trailing comma", file("{" + entry("t", "U8", "4", "0,4") + ",}", 4),
        "expected a key in quotes"},
-      {"comment", file("{/*x*/}"), "expected a key in quotes"},
+      {"comment", file("{/*x*/}"), "found a comment, which JSON does not have"},
       {"bad UTF-8", file(object({entry("\xC3\x28", "U8", "4", "0,4")}), 4), "not valid UTF-8"},
       {"overlong UTF-8", file(object({entry("\xC0\xAF", "U8", "4", "0,4")}), 4), "not valid UTF-8"},
       {"lone surrogate", file(object({entry("\\ud800", "U8", "4", "0,4")}), 4), "surrogate pair"},

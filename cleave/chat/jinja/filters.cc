@@ -107,6 +107,7 @@ Value to_integer(const FilterCall& call) {
   const Value base = call.argument(1, "base", Value(int64_t{10}));
   const Value& value = call.subject;
   if (value.is_integral()) return Value(value.integer());
+  if (value.is<LongInt>()) return value;
   std::optional<double> number;
   if (value.is<double>()) number = value.as<double>();
   if (value.is_text()) {
@@ -126,7 +127,9 @@ Value to_integer(const FilterCall& call) {
 Value to_float(const FilterCall& call) {
   const Value& value = call.subject;
   if (value.is_number()) return Value(value.number());
-  const auto number = value.is_text() ? parse_float(value.string()) : std::nullopt;
+  std::optional<double> number;
+  if (value.is_text()) number = parse_float(value.string());
+  if (value.is<LongInt>()) number = parse_float(*value.as<LongInt>().digits);
   return number ? Value(*number) : call.argument(0, "default", Value(0.0));
 }
 

@@ -158,6 +158,23 @@ TEST(ChatTemplates, CopiesAndComparisons_CountAgainstTheLimits) {
   EXPECT_EQ(render("{{ 'aXbX'.count('X') ~ 'aaaaa'.count('aa') ~ 'a'.count('b') }}").text, "220");
 }
 
+// Oracle: Python, whose integers have any number of digits.
+TEST(ChatTemplates, IntegersOfMoreThan64Bits_KeepTheirDigits) {
+  const Json json =
+      Json::parse(R"({"a": [18446744073709551615, -9223372036854775809, 1e30]})", "j");
+  const auto printed = [&](const std::string& text) {
+    return Template("{{ " + text + " }}", "t").render({{"x", Value::from_json(json)}}, {}).text;
+  };
+  EXPECT_EQ(printed("x | tojson"), R"({"a": [18446744073709551615, -9223372036854775809, 1e+30]})");
+  EXPECT_EQ(printed("x.a"), "[18446744073709551615, -9223372036854775809, 1e+30]");
+  EXPECT_EQ(printed("(x.a[0] | int) ~ ' ' ~ (x.a[0] | float)"),
+            "18446744073709551615 1.8446744073709552e+19");
+  EXPECT_EQ(printed("[x.a[0] is number, x.a[0] is integer, x.a[0] is float, x.a[0] == x.a[0]]"),
+            "[True, True, False, True]");
+  EXPECT_EQ(printed("[x.a[0] == x.a[1], x.a[0] == 1, 1 if x.a[0] else 2]"), "[False, False, 1]");
+  EXPECT_EQ(test::thrown_by([&] { (void)printed("x.a[0] + 1"); }).code(), Code::kFormat);
+}
+
 // Oracle: the text is UTF-8 and ends with the message's beginning.
 TEST(ChatTemplates, LongNamesInMessages_AreCutBetweenCharacters) {
   std::string name = "a";

@@ -58,6 +58,10 @@ bool has_case(const Question& q) {
 }
 
 using Body = bool (*)(const Question&);
+bool is_whole(const Value& value) {
+  return value.is<int64_t>() || value.is<LongInt>();
+}
+
 using Entry = std::pair<std::string_view, Body>;
 
 bool is_bool(const Question& q, bool value) {
@@ -84,7 +88,7 @@ constexpr std::array kTests{
     Entry{"greaterthan", [](const Question& q) { return q.is_more(); }},
     Entry{"gt", [](const Question& q) { return q.is_more(); }},
     Entry{"in", is_in},
-    Entry{"integer", [](const Question& q) { return q.subject.is<int64_t>(); }},
+    Entry{"integer", [](const Question& q) { return is_whole(q.subject); }},
     Entry{"iterable", is_iterable},
     Entry{"le", [](const Question& q) { return !q.is_more(); }},
     Entry{"lessthan", [](const Question& q) { return q.is_less(); }},
@@ -93,7 +97,7 @@ constexpr std::array kTests{
     Entry{"mapping", [](const Question& q) { return q.subject.is_dict(); }},
     Entry{"ne", [](const Question& q) { return !q.equals(); }},
     Entry{"none", [](const Question& q) { return q.subject.is_none(); }},
-    Entry{"number", [](const Question& q) { return q.subject.is_number(); }},
+    Entry{"number", [](const Question& q) { return q.subject.is_number() || is_whole(q.subject); }},
     Entry{"odd", [](const Question& q) { return !q.is_divisible(Value(int64_t{2})); }},
     Entry{"sameas", [](const Question& q) { return q.equals(); }},
     Entry{"sequence", is_iterable},

@@ -39,6 +39,13 @@ bool equal_dicts(const Value& a, const Value& b, Budget& budget) {
   });
 }
 
+Value number_of(const Json& json) {
+  if (json.is_int()) return {json.as_int()};
+  std::string text = json.dump();
+  if (text.find_first_of(".eE") != std::string::npos) return {json.as_number()};
+  return {LongInt{std::make_shared<const std::string>(std::move(text))}};
+}
+
 }  // namespace
 
 Undefined::Undefined(std::string text) : what(std::move(text)) {
@@ -91,7 +98,7 @@ Value Value::from_json(const Json& json) {
     case Json::Type::kBool:
       return {json.as_bool()};
     case Json::Type::kNumber:
-      return json.is_int() ? Value(json.as_int()) : Value(json.as_number());
+      return number_of(json);
     case Json::Type::kString:
       return text(json.as_string());
     case Json::Type::kArray: {
@@ -142,8 +149,8 @@ int Value::depth() const {
 }
 
 std::string_view Value::type_name() const {
-  constexpr std::string_view kNames[] = {"undefined", "None", "bool", "int",    "float",
-                                         "str",       "list", "dict", "method", "object"};
+  constexpr std::string_view kNames[] = {"undefined", "None", "bool",   "int",    "float", "str",
+                                         "list",      "dict", "method", "object", "int"};
   if (is_list() && as<ListPtr>()->is_tuple) return "tuple";
   return kNames[data_.index()];
 }
@@ -171,6 +178,7 @@ bool equal(const Value& a, const Value& b, Budget& budget) {
   }
   if (a.is_list() && b.is_list()) return equal_lists(*a.as<ListPtr>(), *b.as<ListPtr>(), budget);
   if (a.is_dict() && b.is_dict()) return equal_dicts(a, b, budget);
+  if (a.is<LongInt>() && b.is<LongInt>()) return *a.as<LongInt>().digits == *b.as<LongInt>().digits;
   if (a.is<Object*>() && b.is<Object*>()) return a.as<Object*>() == b.as<Object*>();
   return (a.is_none() && b.is_none()) || (a.is_undefined() && b.is_undefined());
 }

@@ -37,13 +37,19 @@ struct Undefined {
   std::string what;  ///< for messages: "'tools' is undefined"
 };
 
+/// An integer of more than 64 bits, as Python's have, in decimal digits. It can be printed and
+/// compared for equality; a template that computes with it fails.
+struct LongInt {
+  Text digits;
+};
+
 /// A value of a template. Strings, lists and dicts are immutable and shared; an Object belongs to
 /// the run of a template.
 class Value {
  public:
   /// The value in its C++ type.
   using Data = std::variant<Undefined, std::nullptr_t, bool, int64_t, double, Text, ListPtr,
-                            DictPtr, MethodPtr, Object*>;
+                            DictPtr, MethodPtr, Object*, LongInt>;
 
   Value() = default;                            ///< undefined
   Value(Data data) : data_(std::move(data)) {}  // NOLINT(google-explicit-constructor)

@@ -56,6 +56,8 @@ class ReprWriter {
       out_ += value.as<bool>() ? "True" : "False";
     } else if (value.is<int64_t>()) {
       out_ += std::to_string(value.as<int64_t>());
+    } else if (value.is<LongInt>()) {
+      out_ += *value.as<LongInt>().digits;
     } else if (value.is<double>()) {
       out_ += float_text(value.as<double>());
     } else if (value.is_text()) {
@@ -113,6 +115,8 @@ class JsonWriter {
       out_ += value.as<bool>() ? "true" : "false";
     } else if (value.is<int64_t>()) {
       out_ += std::to_string(value.as<int64_t>());
+    } else if (value.is<LongInt>()) {
+      out_ += *value.as<LongInt>().digits;
     } else if (value.is<double>()) {
       out_ += number(value.as<double>());
     } else if (value.is_text()) {

@@ -481,6 +481,21 @@ TEST(AsError, ThreadThatCannotStart_IsAMatterOfMemory) {
   EXPECT_EQ(code_of(std::errc::invalid_argument), Code::kBug);
 }
 
+TEST(AsError, FileSystem_HasPathAndReason) {
+  const auto text_of = [](std::errc problem, const std::filesystem::path& path) {
+    return std::string(as_error(std::make_exception_ptr(std::filesystem::filesystem_error(
+                                    "status", path, std::make_error_code(problem))))
+                           .what());
+  };
+  EXPECT_EQ(text_of(std::errc::permission_denied, "a/b"),
+            "a/b: Permission denied; change the permissions of it, or of a folder above it "
+            "(chmod)");
+  EXPECT_EQ(text_of(std::errc::too_many_symbolic_link_levels, "a"),
+            "a: Too many levels of symbolic links");
+  EXPECT_EQ(text_of(std::errc::permission_denied, ""),
+            "filesystem error: status: Permission denied []");
+}
+
 TEST(AsError, WhatOtherLibrariesThrow_IsKnownByItsText) {
   const auto error_of = [](const auto& thrown) {
     return as_error(std::make_exception_ptr(thrown));

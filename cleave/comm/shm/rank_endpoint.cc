@@ -56,6 +56,17 @@ bool is_gpu_failure(std::string_view text) {
          text.starts_with("CUDA driver error: ");
 }
 
+/// "PATH: Permission denied; ...": its what() begins with the name of a C++ function.
+Error of_file_system(const std::filesystem::filesystem_error& error) {
+  const std::string path = error.path1().string();
+  if (path.empty()) return Error(Code::kIo, error.what());
+  const bool is_denied = error.code() == std::errc::permission_denied;
+  return Error(Code::kIo, str(path, ": ", error.code().message(),
+                              is_denied ? "; change the permissions of it, or of a folder above "
+                                          "it (chmod)"
+                                        : ""));
+}
+
 }  // namespace
 
 Error as_error(const std::exception_ptr& caught) {
@@ -66,7 +77,7 @@ Error as_error(const std::exception_ptr& caught) {
   } catch (const std::bad_alloc& error) {
     return Error(Code::kMemory, str("out of memory (", error.what(), ")"));
   } catch (const std::filesystem::filesystem_error& error) {
-    return Error(Code::kIo, error.what());  // it has the path
+    return of_file_system(error);
   } catch (const std::system_error& error) {
     // std::thread: no memory for a stack, or too many threads.
     const bool is_full = error.code() == std::errc::resource_unavailable_try_again ||
