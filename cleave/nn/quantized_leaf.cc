@@ -103,7 +103,10 @@ void fill_nf4(Parameter& parameter, const Tensor& part) {
 Tensor rows_of_flat(const Parameter& parameter, int row_dim) {
   const Range range = parameter.flat_range();
   const int64_t width = parameter.local_shape().at(1);
-  const Tensor index = at::arange(range.begin, range.end, at::kLong);
+  const Tensor& leaf = parameter.leaf();
+  const Tensor index =
+      at::arange(range.begin, range.end,
+                 at::dtype(at::kLong).device(leaf.defined() ? leaf.device() : at::kCPU));
   return row_dim == 0 ? at::div(index, width, "floor") : at::remainder(index, width);
 }
 
@@ -128,11 +131,14 @@ Tensor values_of_leaf(const Parameter& parameter, at::ScalarType type) {
   const int row_dim = parameter.quantization()->row_dim;
   const Tensor leaf = parameter.leaf().detach(), &scales = parameter.scales();
   const Tensor rows = rows_of_flat(parameter, row_dim);
-  if (!parameter.is_nf4()) return leaf.to(type) * scales.flatten().index_select(0, rows);
+  // Products in fp32, as those of dequantize().
+  if (!parameter.is_nf4()) {
+    return (leaf.to(at::kFloat) * scales.flatten().index_select(0, rows)).to(type);
+  }
   const Tensor inputs = rows_of_flat(parameter, 1 - row_dim);
-  const Tensor blocks = input_blocks(parameter).of_input.index_select(0, inputs).to(at::kLong);
+  const Tensor blocks = parameter.block_of().index_select(0, inputs).to(at::kLong);
   const Tensor of_each = row_dim == 0 ? scales.index({rows, blocks}) : scales.index({blocks, rows});
-  return nf4_numbers(leaf, parameter.flat_range().size()).to(type) * of_each;
+  return (nf4_numbers(leaf, parameter.flat_range().size()) * of_each).to(type);
 }
 
 }  // namespace cleave::inline nn

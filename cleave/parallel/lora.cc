@@ -175,7 +175,7 @@ Tensor squares_of_rows(const Linear& linear) {
   if (weight.is_flat()) {
     const Tensor rows = rows_of_flat(weight, row_dim);
     const int64_t num_rows = weight.local_shape().at(static_cast<size_t>(row_dim));
-    sums = at::zeros({num_rows}, at::kDouble).index_add(0, rows, values.square());
+    sums = at::zeros({num_rows}, values.options()).index_add(0, rows, values.square());
     sums = weight.data_axis().all_reduce(sums, site);
   } else {
     sums = values.square().sum(1 - row_dim);

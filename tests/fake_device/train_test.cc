@@ -33,9 +33,10 @@ const GridRecord& on_cpu(const GridCase& c) {
 }
 
 /// As Checkpointer::load_weights does: weights are made on the CPU and moved.
-void start_on(at::Device device, GridRunner& run) {
+void start_on(at::Device device, GridRunner& run, bool has_magnitudes = false) {
   materialize(run.rank().model(), {.seed = 3, .dtype = at::kDouble});
   move_to(run.rank().model(), device);
+  if (has_magnitudes) start_magnitudes(run.rank().model(), at::kDouble);
   run.rank().refresh_weights();
 }
 
@@ -74,7 +75,7 @@ void expect_steps(GridRunner& run, const GridCase& c, int64_t from, int rank) {
                                                << " uploads, " << waited.messages << " messages";
     }
   }
-  expect_weights(run.rank().parameters(), want);
+  expect_weights(trained_of(run.rank().parameters()), want);
 }
 
 void expect_as_on_cpu(const GridCase& c, const Point& point) {
@@ -83,7 +84,7 @@ void expect_as_on_cpu(const GridCase& c, const Point& point) {
   test::on_world(point.num_ranks(), [&](World& world) {
     const at::Device device = fake_device::take_device(world);
     GridRunner run(c, point, world);
-    start_on(device, run);
+    start_on(device, run, c.lora && c.lora->is_dora);
     expect_steps(run, c, 0, world.rank());
   });
 }
@@ -116,6 +117,20 @@ INSTANTIATE_TEST_SUITE_P(Family, OtherFamilyOnDevice,
                          testing::Values("qwen2", "qwen3", "mistral", "gemma2", "gemma3_text",
                                          "phi3", "olmo2", "smollm3", "mixtral", "qwen3_moe"),
                          [](const auto& test) { return test.param; });
+
+TEST(TrainOnDevice, Adapters_HaveTheCpusLossesAndFewWaits) {
+  const LoraOptions plain{.rank = 2, .dropout = 0.2};
+  LoraOptions int8{.rank = 2, .is_dora = true, .base_form = QuantizedForm::kInt8};
+  LoraOptions nf4 = int8;
+  nf4.base_form = QuantizedForm::kNf4;
+  for (const LoraOptions& lora : {plain, int8, nf4}) {
+    const GridCase c{.family = "llama", .lora = lora};
+    for (const Point& point : std::vector<Point>{
+             {}, {.tp = 2}, {.pp = 2}, {.dp = 2, .sharding = 1}, {.dp = 2, .sharding = 2}}) {
+      expect_as_on_cpu(c, point);
+    }
+  }
+}
 
 // A GPU's kernels would end the process.
 TEST(TrainOnDevice, WrongIdOrLabel_IsFoundWithoutThem) {

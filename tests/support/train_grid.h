@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -117,6 +118,7 @@ struct GridCase {
   bool label_masks = true;
   bool accumulates = true;  ///< micro-batches of 2 sequences; otherwise one of all sequences
   OptimizerOptions optimizer{};
+  std::optional<LoraOptions> lora{};  ///< adapters are trained; the weights are frozen
 
   /// "gpt2, dropout, padding".
   [[nodiscard]] std::string describe() const {
@@ -126,6 +128,7 @@ struct GridCase {
     if (padding) text += ", padding";
     if (label_masks) text += ", label masks";
     if (accumulates) text += ", accumulation";
+    if (lora) text += ", " + lora->flags();
     if (optimizer.kind == OptimizerOptions::Kind::kMuon) return text + ", muon";
     return text + (optimizer.kind == OptimizerOptions::Kind::kSgd ? ", sgd" : ", adamw");
   }
@@ -240,12 +243,13 @@ class GridRunner {
  public:
   GridRunner(const GridCase& c, const Point& point, World& world, at::ScalarType type = at::kDouble)
       : case_(c),
-        layout_(point.layout(*grid_model(c), type)),
+        layout_(layout_of(c, point, type)),
         mesh_(Mesh::build(world, {{"pp", layout_.pp}, {"dp", layout_.dp}, {"tp", layout_.tp}})),
         rank_(grid_model(c), layout_, mesh_, world, c.optimizer) {}
 
   void start() {
     materialize(rank_.model(), {.seed = 3, .dtype = layout_.leaf_type()});
+    if (case_.lora && case_.lora->is_dora) start_magnitudes(rank_.model(), layout_.leaf_type());
     rank_.refresh_weights();
   }
   /// Starts an fp64 run with the initial values of an fp32 run.
@@ -277,6 +281,12 @@ class GridRunner {
   [[nodiscard]] const Mesh& mesh() const { return mesh_; }
 
  private:
+  static ParallelConfig layout_of(const GridCase& c, const Point& point, at::ScalarType type) {
+    ParallelConfig layout = point.layout(*grid_model(c), type);
+    layout.lora = c.lora;
+    return layout;
+  }
+
   GridCase case_;
   ParallelConfig layout_;
   Mesh mesh_;
@@ -299,7 +309,7 @@ inline GridRecord record_of_one_rank(const GridCase& c, at::ScalarType type = at
     as_fp32 ? run.start_as_fp32() : run.start();
     const auto weights = [&] {
       std::map<std::string, Tensor> out;
-      for (const auto& p : run.rank().parameters()) {
+      for (const auto& p : trained_of(run.rank().parameters())) {
         out[p->name()] = p->leaf().detach().to(at::kDouble).clone();
       }
       return out;
@@ -310,7 +320,7 @@ inline GridRecord record_of_one_rank(const GridCase& c, at::ScalarType type = at
       record.losses.push_back(loss);
       record.norms.push_back(norm);
       record.gradients.emplace_back();
-      for (const auto& p : run.rank().parameters()) {
+      for (const auto& p : trained_of(run.rank().parameters())) {
         record.gradients.back()[p->name()] = p->leaf().grad().to(at::kDouble).clone();
       }
       run.apply();
