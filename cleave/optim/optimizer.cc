@@ -124,8 +124,8 @@ bool is_stepped(const Optimizer::State& state) {
 
 /// The copy that forward reads in place of a leaf of the same sizes; undefined if there is none.
 Tensor compute_copy(const Parameter& p) {
-  if (!p.is_readable() || p.use().is_same(p.leaf())) return {};
-  return p.use().sizes() == p.leaf().sizes() ? p.use().detach() : Tensor();
+  const Tensor other = p.other_use();
+  return other.defined() && other.sizes() == p.leaf().sizes() ? other.detach() : Tensor();
 }
 
 bool is_of(const Tensor& t, at::ScalarType type) {
@@ -223,6 +223,9 @@ void Optimizer::step(double lr, double gradient_scale) {
     step_group(members, {lr * lr_factor, gradient_scale, weight_decay});
   }
   if (!matrices_.empty()) step_matrices(lr, gradient_scale);
+  for (const State& s : states_) {
+    if (is_stepped(s) && compute_copy(*s.parameter).defined()) s.parameter->note_copied();
+  }
   if (has_ema()) update_ema();
 }
 
