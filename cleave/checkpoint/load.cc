@@ -202,6 +202,7 @@ uint64_t fill_parameter(Parameter& parameter, LeafReader& reader, const TensorIn
 
 LoadResult fill(Model& model, const ModelTensors& files, const MaterializeOptions& fresh,
                 const LoadHooks& hooks = {}) {
+  model.check_own_rank();
   LoadResult result{.fresh = files.missing(), .left_out = files.left_out()};
   for (TensorInfo& info : files.additions()) {
     CarriedTensor tensor{std::move(info), ""};
