@@ -361,11 +361,22 @@ TEST(Checkpoint, StagesOfAPipeline_WriteWhatEachHas) {
       state.exp_avg.detach().copy_(Training::part_of(*state.parameter, "exp_avg."));
       state.exp_avg_sq.detach().copy_(Training::part_of(*state.parameter, "exp_avg_sq."));
     }
+    // One weight of each stage was trained later than the others.
+    training.optimizer->set_num_steps(7);
+    training.optimizer->set_num_steps(*mine.front(), 3 + world.rank());
     save_checkpoint(folder / "saved", training.checkpoint(1), {both, one, one});
   });
   EXPECT_THAT(find_damage(folder / "saved"), IsEmpty());
   expect_file_is_whole(folder / "saved/model.safetensors", 3 + 2 * 9);
   expect_file_is_whole(folder / "saved/optimizer.safetensors", 2 * (3 + 2 * 9));
+  Training loaded{Axis()};
+  loaded.optimizer->set_num_steps(0);
+  load_optimizer(*loaded.optimizer, *loaded.model, folder / "saved");
+  const auto& states = loaded.optimizer->states();
+  for (size_t i = 0; i < states.size(); ++i) {
+    EXPECT_EQ(states[i].num_steps, i == 0 ? 3 : i == 1 ? 4 : 7) << states[i].parameter->name();
+  }
+  EXPECT_EQ(loaded.optimizer->num_steps(), 7);
 }
 
 TEST(Checkpoint, StageOfFrozenWeights_HasNoPartOfTheOptimizersFile) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -97,6 +98,18 @@ const TensorInfo& state_of(const TensorSource& files, std::string_view part,
   return *stored;
 }
 
+/// A number of steps in the metadata, if the key is there.
+std::optional<int64_t> steps_in(const Safetensors& files, std::string_view key) {
+  const auto& metadata = files.files()[0].metadata;
+  const auto steps = metadata.find(std::string(key));
+  if (steps == metadata.end()) return std::nullopt;
+  const std::string& text = steps->second;
+  CLEAVE_CHECK(!text.empty() && text.size() < 19 &&
+                   text.find_first_not_of("0123456789") == std::string::npos,
+               Code::kFormat, files.path(), ": the optimizer's files have no valid ", key);
+  return std::stoll(text);
+}
+
 /// Refuses files with averaged weights for an optimizer that keeps none, and the reverse.
 void check_ema(const Optimizer& optimizer, const Parameters& parameters, const Safetensors& files) {
   if (parameters.empty()) return;
@@ -189,6 +202,7 @@ uint64_t fill_parameter(Parameter& parameter, LeafReader& reader, const TensorIn
 
 LoadResult fill(Model& model, const ModelTensors& files, const MaterializeOptions& fresh,
                 const LoadHooks& hooks = {}) {
+  model.check_own_rank();
   LoadResult result{.fresh = files.missing(), .left_out = files.left_out()};
   for (TensorInfo& info : files.additions()) {
     CarriedTensor tensor{std::move(info), ""};
@@ -310,12 +324,14 @@ void load_optimizer(Optimizer& optimizer, const Parameters& parameters, const Sa
                ": the optimizer's files have ", files.tensors().size(),
                " tensors; this optimizer needs ", num_needed,
                "; they are of another optimizer or another model");
-  const auto& metadata = files.files()[0].metadata;
-  const auto steps = metadata.find(std::string(kNumSteps));
-  CLEAVE_CHECK(steps != metadata.end() && !steps->second.empty() && steps->second.size() < 19 &&
-                   steps->second.find_first_not_of("0123456789") == std::string::npos,
-               Code::kFormat, files.path(), ": the optimizer's files have no valid num_steps");
-  optimizer.set_num_steps(std::stoll(steps->second));
+  const auto steps = steps_in(files, kNumSteps);
+  CLEAVE_CHECK(steps, Code::kFormat, files.path(), ": the optimizer's files have no valid ",
+               kNumSteps);
+  optimizer.set_num_steps(*steps);
+  for (const auto& parameter : parameters) {
+    const auto own = steps_in(files, state_name(kNumSteps, parameter->name()));
+    if (own) optimizer.set_num_steps(*parameter, *own);
+  }
 }
 
 }  // namespace cleave::inline checkpoint

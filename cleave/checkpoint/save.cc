@@ -48,7 +48,14 @@ TensorGroup optimizer_group(const Optimizer& optimizer, const Parameters& parame
     if (optimizer.has_ema()) add_state(kEma, &Optimizer::State::ema);
     if (optimizer.has_moments()) add_state(kExpAvg, &Optimizer::State::exp_avg);
     if (optimizer.has_second_moment(*p)) add_state(kExpAvgSq, &Optimizer::State::exp_avg_sq);
+    // A weight that did not require grad in some steps has fewer than the optimizer.
+    const bool is_here = is_mine && p->leaf().defined();
+    if (optimizer.has_second_moment(*p)) {
+      group.numbers.emplace_back(state_name(kNumSteps, p->name()),
+                                 is_here ? state->second->num_steps : -1);
+    }
   }
+  group.usual_number = optimizer.num_steps();
   return group;
 }
 

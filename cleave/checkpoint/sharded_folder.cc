@@ -1,5 +1,6 @@
 // A save, on all ranks of the world:
-//   1. Every rank plans the same files from the tensors' whole shapes.
+//   1. Every rank plans the same files from the tensors' whole shapes. Before that they exchange
+//      the numbers of TensorGroup::numbers, if there are any.
 //   2. Rank 0 checks the free space and makes TARGET.partial with every file at its full size.
 //      Barrier: the files exist.
 //   3. Every rank writes the ranges that it owns into place, syncs and closes the files it touched.
@@ -107,6 +108,20 @@ uint64_t blocks_each(const TensorGroup& group, const Writers& writers) {
   return is_flat ? 3 * tp * static_cast<uint64_t>(writers.dp.size()) : tp;
 }
 
+/// Adds the group's numbers to its metadata, the same on every rank. Collective.
+void agree_on_numbers(TensorGroup& group, const Axis& world) {
+  if (group.numbers.empty()) return;
+  std::vector<int64_t> own;
+  for (const auto& [key, number] : group.numbers) own.push_back(number);
+  const Tensor all =
+      world.all_reduce(at::tensor(own, at::kLong), "save: numbers of the metadata", ReduceOp::kMax);
+  for (size_t i = 0; i < own.size(); ++i) {
+    const auto number = all[static_cast<int64_t>(i)].item<int64_t>();
+    const bool is_written = number >= 0 && number != group.usual_number;
+    if (is_written) group.metadata[group.numbers[i].first] = std::to_string(number);
+  }
+}
+
 }  // namespace
 
 uint64_t disk_bytes(const FolderContents& contents, const Writers& writers) {
@@ -142,7 +157,10 @@ void write_files(FolderWriter& folder, std::span<const NamedFile> files) {
 ShardedSave::ShardedSave(fs::path target, FolderContents contents, Writers writers)
     : target_(std::move(target)), contents_(std::move(contents)), writers_(std::move(writers)) {
   if (!target_.has_filename()) target_ = target_.parent_path();  // "out/" is "out"
-  for (const TensorGroup& group : contents_.groups) plans_.push_back(plan_of(group));
+  for (TensorGroup& group : contents_.groups) {
+    agree_on_numbers(group, writers_.world);
+    plans_.push_back(plan_of(group));
+  }
   if (is_first()) {
     require_free_space(make_folder_above(target_), disk_bytes(contents_, writers_));
     folder_ = std::make_unique<FolderWriter>(target_);

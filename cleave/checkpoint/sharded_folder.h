@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cleave/checkpoint/load.h"
@@ -38,6 +39,10 @@ struct TensorGroup {
   std::vector<ShardedTensor> tensors;
   std::vector<CarriedTensor> carried{};
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
+  /// Further metadata of which a rank knows a part: a number, or -1 where another rank knows it.
+  /// The same keys on every rank. Numbers equal to `usual_number` are not written.
+  std::vector<std::pair<std::string, int64_t>> numbers{};
+  int64_t usual_number = -1;
 };
 
 /// The contents of a folder. The same on every rank, except for the tensors' values.

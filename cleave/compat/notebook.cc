@@ -16,12 +16,13 @@ AttentionOptions attention_options(int64_t dim, int64_t heads) {
 
 }  // namespace
 
-MultiHeadSelfAttention::MultiHeadSelfAttention(int64_t dim, int64_t heads, bool bias)
-    : query_(dim, dim, {.bias = bias, .gather_output = false}),
-      key_(dim, dim, {.bias = bias, .gather_output = false}),
-      value_(dim, dim, {.bias = bias, .gather_output = false}),
+MultiHeadSelfAttention::MultiHeadSelfAttention(int64_t dim, int64_t heads, bool bias,
+                                               at::ScalarType dtype)
+    : query_(dim, dim, {.bias = bias, .gather_output = false, .dtype = dtype}),
+      key_(dim, dim, {.bias = bias, .gather_output = false, .dtype = dtype}),
+      value_(dim, dim, {.bias = bias, .gather_output = false, .dtype = dtype}),
       attention_(attention_options(dim, heads)),
-      output_(dim, dim, {.bias = bias, .input_is_parallel = true}) {
+      output_(dim, dim, {.bias = bias, .input_is_parallel = true, .dtype = dtype}) {
   add("query", query_);
   add("key", key_);
   add("value", value_);
@@ -44,8 +45,8 @@ Tensor MultiHeadSelfAttention::operator()(const Tensor& x, const Context& contex
 
 FeedForwardBlock::FeedForwardBlock(const FeedForwardOptions& o)
     : activation_(o.activation),
-      first_(o.in_features, o.hidden_features, o.bias),
-      second_(o.hidden_features, o.out_features, o.bias) {
+      first_(o.in_features, o.hidden_features, o.bias, o.dtype),
+      second_(o.hidden_features, o.out_features, o.bias, o.dtype) {
   add("first", first_);
   add("second", second_);
 }
@@ -56,8 +57,10 @@ Tensor FeedForwardBlock::operator()(const Tensor& x) {
 
 ColRowLinearPair::ColRowLinearPair(const FeedForwardOptions& o)
     : activation_(o.activation),
-      first_(o.in_features, o.hidden_features, {.bias = o.bias, .gather_output = false}),
-      second_(o.hidden_features, o.out_features, {.bias = o.bias, .input_is_parallel = true}) {
+      first_(o.in_features, o.hidden_features,
+             {.bias = o.bias, .gather_output = false, .dtype = o.dtype}),
+      second_(o.hidden_features, o.out_features,
+              {.bias = o.bias, .input_is_parallel = true, .dtype = o.dtype}) {
   add("first", first_);
   add("second", second_);
 }

@@ -9,7 +9,8 @@
 ///
 /// All functions use the groups that init made on this rank's thread, and throw Error(kUsage)
 /// before init. Inputs and outputs of layers are the same on every rank of the group; sizes need
-/// not be divisible by the number of ranks.
+/// not be divisible by the number of ranks. A layer's dtype is that of its weights, and so of its
+/// inputs; move_model_to_device does not change it.
 namespace cleave::notebook {
 
 using cleave::dp_grp;
@@ -48,8 +49,9 @@ struct AllGather {
 ///   x [.., t, in]   weight [out/tp, in]   result [.., t, out]
 class ColWiseLinear : public nxd::ColumnParallelLinear {
  public:
-  ColWiseLinear(int64_t in_features, int64_t out_features, bool bias = false)
-      : ColumnParallelLinear(in_features, out_features, {.bias = bias}) {}
+  ColWiseLinear(int64_t in_features, int64_t out_features, bool bias = false,
+                at::ScalarType dtype = at::kFloat)
+      : ColumnParallelLinear(in_features, out_features, {.bias = bias, .dtype = dtype}) {}
 };
 
 /// A table sharded by columns, which are gathered after the lookup.
@@ -57,8 +59,8 @@ class ColWiseLinear : public nxd::ColumnParallelLinear {
 ///   ids [B, T] int64   weight [V, dim/tp]   result [B, T, dim]
 class Embedding : public nxd::ParallelEmbedding {
  public:
-  Embedding(int64_t vocab_size, int64_t dim)
-      : ParallelEmbedding(vocab_size, dim, {.shard_across_embedding = true}) {}
+  Embedding(int64_t vocab_size, int64_t dim, at::ScalarType dtype = at::kFloat)
+      : ParallelEmbedding(vocab_size, dim, {.dtype = dtype, .shard_across_embedding = true}) {}
 };
 
 /// Attention sharded by whole heads: Duplication, this rank's columns of three matrices, its heads,
@@ -70,7 +72,8 @@ class Embedding : public nxd::ParallelEmbedding {
 /// does not divide dim or is less than the number of ranks.
 class MultiHeadSelfAttention : public LayerGroup {
  public:
-  MultiHeadSelfAttention(int64_t dim, int64_t heads, bool bias = false);
+  MultiHeadSelfAttention(int64_t dim, int64_t heads, bool bias = false,
+                         at::ScalarType dtype = at::kFloat);
   /// The call on plain tensors.
   Tensor operator()(const Tensor& x, const Context& context = {});
 
@@ -86,6 +89,7 @@ struct FeedForwardOptions {
   int64_t out_features = 0;
   Activation activation = Activation::kGelu;
   bool bias = false;
+  at::ScalarType dtype = at::kFloat;  ///< of the weights
 };
 
 /// Two linear layers with an activation, both sharded by output features: two AllGathers.

@@ -71,6 +71,26 @@ Tensor linear(const Weights& w, const std::string& name, const Tensor& x) {
   return w.contains(name + "bias") ? y + w.at(name + "bias") : y;
 }
 
+TEST(Notebook, Layers_HaveTheTypeOfTheirOption) {
+  on_model_parallel(2, 1, [] {
+    const at::ScalarType type = at::kBFloat16;
+    notebook::Embedding embedding(7, 6, type);
+    notebook::ColWiseLinear linear(6, 6, /*bias=*/true, type);
+    notebook::MultiHeadSelfAttention attention(6, 2, /*bias=*/true, type);
+    const notebook::FeedForwardOptions options{
+        .in_features = 6, .hidden_features = 5, .out_features = 6, .bias = true, .dtype = type};
+    notebook::FeedForwardBlock block(options);
+    notebook::ColRowLinearPair pair(options);
+    for (Layer* layer : std::vector<Layer*>{&embedding, &linear, &attention, &block, &pair}) {
+      nxd::move_model_to_device(*layer, at::kCPU, {.seed = 1});
+      for (const auto& p : layer->parameters()) EXPECT_EQ(p->leaf().scalar_type(), type);
+    }
+    const Tensor y = pair(block(attention(linear(embedding(test::ids({2, 3}, 7, 1))))));
+    EXPECT_EQ(y.scalar_type(), type);
+    y.sum().backward();
+  });
+}
+
 TEST(Notebook, ColWiseLinear_IsTheUnsplitLinear) {
   for (const bool bias : {false, true}) {
     expect_equals_unsplit([bias] { return std::make_unique<notebook::ColWiseLinear>(6, 7, bias); },

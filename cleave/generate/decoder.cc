@@ -57,7 +57,7 @@ std::vector<Ids> repeated(const std::vector<Ids>& sequences, int64_t copies) {
 /// Where the model's weights are. With FSDP they can be read only inside the calls of layers.
 at::Device device_of(Model& model) {
   const Parameter& first = *model.parameters().front();
-  return (first.is_flat() ? first.leaf() : first.use()).device();
+  return (first.leaf().defined() ? first.leaf() : first.use()).device();
 }
 
 }  // namespace

@@ -21,17 +21,19 @@ TEST(Generate, ModelWithFsdp_GivesTheIdsOfOneRank) {
   materialize(*whole, {.seed = 3});
   const Generation want =
       generation::generate(*whole, Axis(), kPrompts, {.max_new_tokens = 6, .num_beams = 2});
-  run_ranks(2, [&](World& world) {
-    const Mesh mesh = Mesh::build(world, {{"dp", 2}});
-    const auto model = llama();
-    fully_shard(model->sequence(), mesh["dp"]);
-    materialize(*model, {.seed = 3});
-    const Generation got =
-        generation::generate(*model, Axis(), kPrompts, {.max_new_tokens = 6, .num_beams = 2});
-    for (size_t i = 0; i < kPrompts.size(); ++i) {
-      EXPECT_EQ(got.prompts[i].front().ids, want.prompts[i].front().ids);
-    }
-  });
+  for (const int dp : {1, 2}) {
+    run_ranks(dp, [&](World& world) {
+      const Mesh mesh = Mesh::build(world, {{"dp", dp}});
+      const auto model = llama();
+      fully_shard(model->sequence(), mesh["dp"]);
+      materialize(*model, {.seed = 3});
+      const Generation got =
+          generation::generate(*model, Axis(), kPrompts, {.max_new_tokens = 6, .num_beams = 2});
+      for (size_t i = 0; i < kPrompts.size(); ++i) {
+        EXPECT_EQ(got.prompts[i].front().ids, want.prompts[i].front().ids) << dp;
+      }
+    });
+  }
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ void change_gradient_record(const Parameter& p, const Change& change) {
     change(record);
   });
   // FSDP adds complete sums; a GradientSync notices a backward to a copy of the leaf.
-  if (p.is_readable() && p.use().is_same(p.leaf())) record_on_backward(p.leaf());
+  if (p.is_readable() && !p.other_use().defined()) record_on_backward(p.leaf());
 }
 
 /// Whether the ranks `all` are a grid, in which `a` is a row and `b` a column.
@@ -179,7 +179,7 @@ void check_complete(const Parameter& p) {
   const auto* leaf = record_on<LeafRecord>(p.leaf());
   const std::shared_ptr<const Axis> data = leaf == nullptr ? nullptr : leaf->data.lock();
   if (!gradient.defined()) {
-    const bool is_on_copy = p.leaf().defined() && p.is_readable() && !p.use().is_same(p.leaf());
+    const bool is_on_copy = p.leaf().defined() && p.other_use().defined();
     CLEAVE_CHECK(!is_on_copy, Code::kUsage, p.name(),
                  ": forward reads a copy of the weight (ZeRO-1, or another type), and the leaf has "
                  "no gradient yet; call reduce_gradients() of the Zero1Optimizer, or complete() "

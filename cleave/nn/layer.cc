@@ -1,10 +1,13 @@
 #include "cleave/nn/layer.h"
 
+#include <mutex>
 #include <set>
 
+#include <ATen/ATen.h>
 #include <c10/util/Exception.h>
 
 #include "cleave/base/philox.h"
+#include "cleave/comm/api/rank_thread.h"
 #include "cleave/nn/call_record.h"
 #include "cleave/nn/quantized_leaf.h"
 #include "cleave/nn/subject.h"
@@ -16,12 +19,26 @@ namespace cleave::inline nn {
 // A layer that another one calls several times draws other random numbers in each call. Wraps keep
 // the changed context, so a recomputed call draws the same ones again.
 DTensor Layer::operator()(const DTensor& x, const Context& context) {
+  if (at::GradMode::is_enabled()) check_own_rank();
   CallRecord* const caller = context.training ? CallRecord::current() : nullptr;
   const size_t earlier = caller != nullptr ? caller->count_call(*this) : 0;
   if (earlier == 0) return through_wraps(wraps_.size(), x, context);
   Context own = context;
   own.seed = stream_key(context.seed, str("call ", earlier, " of ", path()));
   return through_wraps(wraps_.size(), x, own);
+}
+
+void Layer::check_own_rank() {
+  const std::shared_ptr<const char>& own = RankThread::current();
+  if (own == nullptr || rank_.load(std::memory_order_relaxed) == own.get()) return;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  const std::shared_ptr<const char> other = rank_is_alive_.lock();
+  CLEAVE_CHECK(!other || other == own, Code::kUsage, layer_name(path()),
+               " is used by two ranks of this process, and each rank needs a model of its own; "
+               "construct the model in the function that run_job() or run_ranks() calls");
+  rank_is_alive_ = own;
+  rank_.store(own.get(), std::memory_order_relaxed);
 }
 
 DTensor Layer::through_wraps(size_t depth, const DTensor& x, const Context& context) {
@@ -216,6 +233,7 @@ DTensor LayerGroup::forward(const DTensor& /*x*/, const Context& /*context*/) {
 }
 
 void materialize(Layer& model, const MaterializeOptions& options) {
+  model.check_own_rank();
   model.name_tree();
   for (const auto& p : model.parameters()) {
     const bool is_mine = p->ownership() != Parameter::Ownership::kNotOwned;

@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -49,6 +50,11 @@ class Layer {
   /// The module boundary: runs the wraps, converts the input's layout, runs forward, converts the
   /// output's layout. Throws Error naming this layer's path.
   DTensor operator()(const DTensor& x, const Context& context);
+
+  /// Throws Error(kUsage) if another rank thread of this process has called this: ranks that train
+  /// one model would add their gradients to the same memory. Calls with grad mode, materialize(),
+  /// parallelize_module() and loads call it.
+  void check_own_rank();
 
   /// Adds a wrap outside the existing ones. Throws Error(kUsage) when an existing one must stay
   /// outermost.
@@ -147,6 +153,8 @@ class Layer {
   std::vector<Own> parameters_;
   std::vector<std::unique_ptr<Wrap>> wraps_;
   Layer* parent_ = nullptr;
+  std::atomic<const void*> rank_ = nullptr;  // see check_own_rank
+  std::weak_ptr<const char> rank_is_alive_;
   // For backward functions that call this layer again; points to null once it is destroyed.
   std::shared_ptr<Layer*> self_ = std::make_shared<Layer*>(this);
   std::optional<Placement> input_layout_, output_layout_;

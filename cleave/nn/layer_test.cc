@@ -1,5 +1,7 @@
 #include "cleave/nn/layer.h"
 
+#include <atomic>
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -56,6 +58,41 @@ class Tree : public Layer {
   Linear head_{{.in_features = 4, .out_features = 6, .bias = false}};
   Embedding embed_{{.num_embeddings = 6, .embedding_dim = 4}};
 };
+
+// Their gradients would add up in one place. Evaluation with shared weights is allowed.
+TEST(Layer, OfTwoRankThreads_IsRefusedInTraining) {
+  Pair shared;
+  materialize(shared);
+  const auto call = [](Layer& layer) {
+    return layer(DTensor(at::ones({1, 4}), Axis(), Replicate{}), Context());
+  };
+  std::atomic<int> refused = 0;
+  test::on_world(2, [&](World& world) {
+    const Axis both = Mesh::build(world, {{"both", 2}})["both"];
+    {
+      const at::NoGradGuard no_grad;
+      (void)call(shared);
+    }
+    both.barrier("evaluated");
+    try {
+      (void)call(shared);
+    } catch (const Error& error) {
+      ++refused;
+      EXPECT_EQ(error.code(), Code::kUsage);
+      EXPECT_NE(std::string(error.what()).find("construct the model in the function"),
+                std::string::npos)
+          << error.what();
+    }
+    both.barrier("trained");
+    Pair own;
+    materialize(own);
+    (void)call(own);
+  });
+  EXPECT_EQ(refused, 1);
+  for (int run = 0; run < 2; ++run) {  // one rank after another
+    test::on_world(1, [&](World& /*world*/) { (void)call(shared); });
+  }
+}
 
 TEST(LayerTree, Paths_HaveAliasesAtEveryLevel) {
   Tree tree;

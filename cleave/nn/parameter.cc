@@ -6,8 +6,17 @@
 
 #include "cleave/layout/shards.h"
 #include "cleave/nn/call_record.h"
+#include "cleave/torch_internals/tensor.h"
 
 namespace cleave::inline nn {
+namespace {
+
+/// Inference mode does not count changes.
+uint32_t version_or_zero(const Tensor& t) {
+  return t.is_inference() ? 0 : version_of(t);
+}
+
+}  // namespace
 
 Parameters trained_of(const Parameters& parameters) {
   Parameters trained;
@@ -58,7 +67,7 @@ void Parameter::shard(const Axis& axis, int dim, const SplitPtr& split) {
   set_placement(axis, wanted);
   if (!leaf_.defined()) return;
   leaf_.set_data(part_of(leaf_));
-  use_ = leaf_;
+  set_use(leaf_);
   if (is_quantized() && dim == quantization()->row_dim) {
     scales_ = Shards{axis, Shard{dim, split}, name()}.slice(scales_);
   }
@@ -115,16 +124,32 @@ void Parameter::check_not_packed() const {
                " has memory in nf4 already; parallelize the model before materialize or load");
 }
 
+void Parameter::note_copied() {
+  copied_version_ = version_or_zero(leaf_);
+}
+
 const Tensor& Parameter::use() const {
   CLEAVE_CHECK(use_.defined() || !name().empty(), Code::kUsage,
                "a parameter has no memory and no name: its layer, or a layer above it, was not "
                "registered by add()");
-  CLEAVE_CHECK(use_.defined(), Code::kUsage, name(),
-               is_flat() || leaf_.defined()  // FSDP on one rank
-                   ? " is sharded and was read outside the call that gathers it; with ZeRO-1, call "
-                     "gather_weights() after the weights are filled"
-                   : " has no memory yet; call materialize() or load a checkpoint before the first "
-                     "forward");
+  CLEAVE_CHECK(
+      use_.defined(), Code::kUsage, name(),
+      is_flat() || leaf_.defined()  // FSDP on one rank
+          ? " is sharded and was read outside the call that gathers it; with FSDP, read it "
+            "only in the call of the layer that fully_shard() took (skip_bias_add: shard "
+            "the layer that adds the bias); with ZeRO-1, call gather_weights() after the "
+            "weights are filled"
+          : " has no memory yet; call materialize() or load a checkpoint before the first "
+            "forward");
+  if (is_copy_) {
+    CLEAVE_CHECK(copied_version_ == version_or_zero(leaf_), Code::kUsage, name(),
+                 " was changed in place, and forward reads a copy of it (in another type, or under "
+                 "ZeRO-1) with the old values; call refresh_weights() of the GradientSync, or "
+                 "gather_weights() of the Zero1Optimizer, after weights are changed");
+    if (use_.requires_grad() != leaf_.requires_grad()) {
+      use_.set_requires_grad(leaf_.requires_grad());
+    }
+  }
   if (axis().size() > 1 && !placement().is_shard()) {
     if (CallRecord* call = CallRecord::current()) call->note_read(*this);
   }

@@ -67,7 +67,8 @@ class Parameter : public ParameterSharding {
     return !is_frozen() && (!leaf_.defined() || leaf_.requires_grad());
   }
   /// The tensor that forward reads: the leaf, or the tensor of set_use(). Throws Error(kUsage) when
-  /// there is no memory, or the parameter is sharded by FSDP and not gathered.
+  /// there is no memory, the parameter is sharded by FSDP and not gathered, or the leaf has changed
+  /// since a copy of it was made.
   [[nodiscard]] const Tensor& use() const;
   /// Whether use() would succeed.
   [[nodiscard]] bool is_readable() const { return use_.defined(); }
@@ -76,7 +77,20 @@ class Parameter : public ParameterSharding {
   void set_use(const Tensor& use, std::shared_ptr<Tensor> gradients = nullptr) {
     use_ = use;
     use_gradients_ = std::move(gradients);
+    is_copy_ = false;
   }
+  /// set_use() with a copy of the leaf's values. From now on use() lets it require grad whenever
+  /// the leaf does, so that a weight that is not trained now collects no gradient.
+  void set_copy(const Tensor& copy, std::shared_ptr<Tensor> gradients) {
+    set_use(copy, std::move(gradients));
+    is_copy_ = true;
+    note_copied();
+  }
+  /// The copy of set_copy() has the leaf's values again.
+  void note_copied();
+  /// The tensor that forward reads instead of the leaf; undefined if it reads the leaf, or cannot
+  /// read now.
+  [[nodiscard]] Tensor other_use() const { return use_.is_same(leaf_) ? Tensor() : use_; }
   /// Frees the gradient of the leaf, and that which backward left for the tensor of set_use().
   void drop_gradients();
 
@@ -94,6 +108,8 @@ class Parameter : public ParameterSharding {
   std::optional<bool> used_in_split_work_;
   Tensor leaf_, use_;
   std::shared_ptr<Tensor> use_gradients_;  // see set_use
+  bool is_copy_ = false;                   // see set_copy
+  uint32_t copied_version_ = 0;            // of the leaf
   Tensor scales_, block_of_;               // of quantized()
 };
 

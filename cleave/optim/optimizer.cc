@@ -124,8 +124,8 @@ bool is_stepped(const Optimizer::State& state) {
 
 /// The copy that forward reads in place of a leaf of the same sizes; undefined if there is none.
 Tensor compute_copy(const Parameter& p) {
-  if (!p.is_readable() || p.use().is_same(p.leaf())) return {};
-  return p.use().sizes() == p.leaf().sizes() ? p.use().detach() : Tensor();
+  const Tensor other = p.other_use();
+  return other.defined() && other.sizes() == p.leaf().sizes() ? other.detach() : Tensor();
 }
 
 bool is_of(const Tensor& t, at::ScalarType type) {
@@ -218,11 +218,16 @@ void Optimizer::step(double lr, double gradient_scale) {
                  "parameters that the loss does not use");
   }
   ++num_steps_;
+  // Also of a weight of which this rank holds nothing: all ranks save the same number.
+  for (State& s : states_) s.num_steps += s.parameter->is_trained() ? 1 : 0;
   for (const auto& [settings, members] : groups_) {
     const auto [lr_factor, weight_decay] = settings;
     step_group(members, {lr * lr_factor, gradient_scale, weight_decay});
   }
   if (!matrices_.empty()) step_matrices(lr, gradient_scale);
+  for (const State& s : states_) {
+    if (is_stepped(s) && compute_copy(*s.parameter).defined()) s.parameter->note_copied();
+  }
   if (has_ema()) update_ema();
 }
 
@@ -298,7 +303,7 @@ int64_t Optimizer::step_bytes() const {
 
 void Optimizer::step_group(const std::vector<size_t>& group, const Update& update) {
   std::vector<const State*> left;
-  std::vector<FusedTensors> on_device;
+  std::map<int64_t, std::vector<FusedTensors>> on_device;  // by the weight's steps
   for (const size_t i : group) {
     const State& s = states_[i];
     if (!is_stepped(s)) continue;
@@ -307,9 +312,11 @@ void Optimizer::step_group(const std::vector<size_t>& group, const Update& updat
       continue;
     }
     const auto fused = fused_tensors(s);
-    fused ? on_device.push_back(*fused) : left.push_back(&s);
+    fused ? on_device[s.num_steps].push_back(*fused) : left.push_back(&s);
   }
-  step_on_device(on_device, rule_of(options_, update, num_steps_));
+  for (const auto& [steps, tensors] : on_device) {
+    step_on_device(tensors, rule_of(options_, update, steps));
+  }
   if (left.empty()) return;
   // Scaled gradients, and those of another type, are copies: make some at a time, not all, to save
   // memory. On a device each call costs a launch.
@@ -341,7 +348,7 @@ bool Optimizer::step_fused(const State& state, const Update& update) const {
   run.exp_avg = t->exp_avg.mutable_data_ptr<float>();
   run.exp_avg_sq = t->exp_avg_sq.mutable_data_ptr<float>();
   run.bf16_weight = bf16_data(t->read);
-  const AdamRule rule = rule_of(options_, update, num_steps_);
+  const AdamRule rule = rule_of(options_, update, state.num_steps);
   at::RecordFunction record(at::RecordScope::USER_SCOPE);
   if (record.isActive()) record.before("cleave::adam");
   at::parallel_for(0, t->leaf.numel(), kGrain,
@@ -352,7 +359,8 @@ bool Optimizer::step_fused(const State& state, const Update& update) const {
 
 void Optimizer::step_by_libtorch(const std::vector<const State*>& states,
                                  const Update& update) const {
-  std::vector<Tensor> params, grads, avgs, squares;
+  std::vector<Tensor> params, grads, avgs, squares, steps;
+  std::map<int64_t, Tensor> numbers;  // of steps; on a device each costs a launch
   for (const State* s : states) {
     const Tensor& leaf = s->parameter->leaf();
     params.push_back(leaf.detach());
@@ -361,6 +369,12 @@ void Optimizer::step_by_libtorch(const std::vector<const State*>& states,
     grads.push_back(update.gradient_scale == 1 ? gradient : gradient * update.gradient_scale);
     avgs.push_back(s->exp_avg);
     squares.push_back(s->exp_avg_sq);
+    Tensor& number = numbers[s->num_steps];
+    if (!number.defined()) {
+      number = at::full({}, static_cast<double>(s->num_steps),
+                        at::device(leaf.device()).dtype(at::kFloat));
+    }
+    steps.push_back(number);
   }
   if (options_.kind == Kind::kSgd) {
     for (size_t i = 0; i < params.size(); ++i) {
@@ -369,15 +383,23 @@ void Optimizer::step_by_libtorch(const std::vector<const State*>& states,
     }
     return;
   }
-  const std::vector<Tensor> steps(params.size(),
-                                  at::full({}, static_cast<double>(num_steps_),
-                                           at::device(params[0].device()).dtype(at::kFloat)));
   if (options_.kind != Kind::kAdam) {
     at::_fused_adamw_(params, grads, avgs, squares, {}, steps, update.lr, options_.beta1,
                       options_.beta2, update.weight_decay, options_.eps, false, false);
   } else {
     at::_fused_adam_(params, grads, avgs, squares, {}, steps, update.lr, options_.beta1,
                      options_.beta2, update.weight_decay, options_.eps, false, false);
+  }
+}
+
+void Optimizer::set_num_steps(int64_t steps) {
+  num_steps_ = steps;
+  for (State& s : states_) s.num_steps = steps;
+}
+
+void Optimizer::set_num_steps(const Parameter& weight, int64_t steps) {
+  for (State& s : states_) {
+    if (s.parameter.get() == &weight) s.num_steps = steps;
   }
 }
 

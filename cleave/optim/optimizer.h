@@ -75,6 +75,7 @@ class Optimizer {
   struct State {
     std::shared_ptr<Parameter> parameter;
     Tensor exp_avg, exp_avg_sq, ema;
+    int64_t num_steps = 0;  ///< that updated the weight; Adam's bias correction depends on it
   };
   /// All states, with moments for all parameters that have memory.
   [[nodiscard]] const std::vector<State>& states() const;
@@ -89,8 +90,12 @@ class Optimizer {
   void swap_ema();
   /// Bytes that a step allocates for a while: Muon's largest whole matrix and its products.
   [[nodiscard]] int64_t step_bytes() const;
+  /// Steps so far. Those of a single weight are fewer if it did not require grad in some of them.
   [[nodiscard]] int64_t num_steps() const { return num_steps_; }
-  void set_num_steps(int64_t steps) { num_steps_ = steps; }
+  /// Sets the steps of the optimizer and of all its weights.
+  void set_num_steps(int64_t steps);
+  /// Sets the steps of one of states().
+  void set_num_steps(const Parameter& weight, int64_t steps);
 
  private:
   /// How a step updates some of the states.

@@ -293,6 +293,44 @@ TEST(Optimizer, SettingsOfSingleParameters_ReplaceTheCommonOnes) {
   }
 }
 
+// As in PyTorch. Weights in fp32 are stepped by Cleave's kernel, others by libtorch.
+TEST(Optimizer, WeightsThatAreTrainedInSomeStepsOnly_CountTheirOwn) {
+  for (const Kind kind : {Kind::kAdamW, Kind::kAdam}) {
+    for (const at::ScalarType type : {at::kDouble, at::kFloat}) {
+      const OptimizerOptions o{.kind = kind, .weight_decay = 0.1};
+      Parameters parameters;
+      std::vector<Plain> plain;
+      for (uint64_t i = 0; i < 3; ++i) {
+        const Tensor start = numbers({3, 4}, i).to(type);
+        parameters.push_back(parameter(start));
+        plain.push_back({start.to(at::kDouble), at::zeros({3, 4}, at::kDouble),
+                         at::zeros({3, 4}, at::kDouble)});
+      }
+      const std::vector<std::vector<bool>> is_trained = {{true, true, true, true, true},
+                                                         {false, false, false, true, true},
+                                                         {true, false, true, false, true}};
+      std::vector<int> counts(3, 0);
+      Optimizer optimizer(parameters, o);
+      for (size_t t = 0; t < 5; ++t) {
+        for (uint64_t i = 0; i < 3; ++i) {
+          const bool is_now = is_trained[i][t];
+          parameters[i]->leaf().set_requires_grad(is_now);
+          const Tensor gradient = numbers({3, 4}, 10 * i + t + 20).to(type);
+          parameters[i]->leaf().mutable_grad() = is_now ? gradient : Tensor();
+          if (is_now) plain[i].step(o, gradient.to(at::kDouble), 0.1, 0.1, ++counts[i]);
+        }
+        optimizer.step(0.1);
+      }
+      for (size_t i = 0; i < 3; ++i) {
+        EXPECT_LE(largest_difference(parameters[i]->leaf().to(at::kDouble), plain[i].w),
+                  type == at::kDouble ? 1e-13 : 1e-6)
+            << i << " " << toString(type);
+        EXPECT_EQ(optimizer.states()[i].num_steps, counts[i]);
+      }
+    }
+  }
+}
+
 TEST(LrSchedule, WarmUp_RisesFromOneStepsShareToThePeak) {
   for (const auto kind : {LrSchedule::Kind::kCosine, LrSchedule::Kind::kLinear,
                           LrSchedule::Kind::kConstant, LrSchedule::Kind::kWsd}) {

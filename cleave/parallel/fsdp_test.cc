@@ -7,6 +7,7 @@
 #include "cleave/model/model.h"
 #include "cleave/nn/cross_entropy.h"
 #include "cleave/nn/linear.h"
+#include "cleave/nn/norm.h"
 #include "cleave/parallel/recompute.h"
 #include "cleave/parallel/zero1.h"
 #include "tests/support/golden.h"
@@ -350,6 +351,45 @@ TEST(FullyShard, WeightReadOutsideItsCall_IsRefusedOnOneRankToo) {
       EXPECT_NE(std::string(error.what()).find("outside the call that gathers it"),
                 std::string::npos)
           << error.what();
+    });
+  }
+}
+
+/// Gives away what it computes before its last layer.
+class Leaky : public Layer {
+ public:
+  Leaky() {
+    add("first", first_);
+    add("second", second_);
+  }
+  Tensor inner;
+
+ protected:
+  DTensor forward(const DTensor& x, const Context& context) override {
+    const DTensor y = second_(first_(x, context), context);
+    inner = y.local();
+    return second_(y, context);
+  }
+
+ private:
+  RmsNorm first_{4, 1e-5}, second_{4, 1e-5};
+};
+
+// As in PyTorch, the weights are gathered again when backward reaches the layer's output. Without
+// this check, kernels would read freed memory.
+TEST(FullyShard, LossThatReadsNoOutputOfTheLayer_IsRefused) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    test::on_ranks(2, [type](const Axis& dp) {
+      Leaky layer;
+      fully_shard(layer, dp, {.precision = {.param = type}});
+      materialize(layer);
+      const Tensor y =
+          layer(DTensor(at::ones({1, 4}, type), Axis(), Replicate{}), Context()).local();
+      const Error error = test::thrown_by([&] { layer.inner.sum().backward({}, true); });
+      EXPECT_EQ(error.code(), Code::kUsage);
+      EXPECT_NE(std::string(error.what()).find("that FSDP has freed"), std::string::npos)
+          << error.what();
+      (y.sum() + layer.inner.sum()).backward();
     });
   }
 }

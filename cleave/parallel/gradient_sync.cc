@@ -162,8 +162,9 @@ void GradientSync::refresh_weights() {
 
 void GradientSync::set_compute_copy(Bucket& bucket, size_t i, const Tensor& value) {
   Parameter& p = *bucket.shards->parameters()[i];
-  if (p.is_readable() && !p.use().is_same(p.leaf())) {
-    p.use().detach().copy_(value);  // graphs and kernels refer to this tensor
+  if (const Tensor copy = p.other_use(); copy.defined()) {
+    copy.detach().copy_(value);  // graphs and kernels refer to this tensor
+    p.note_copied();
     return;
   }
   const at::ScalarType type = read_type_of(bucket);
@@ -184,13 +185,14 @@ void GradientSync::set_compute_copy(Bucket& bucket, size_t i, const Tensor& valu
           }
         });
   }
-  p.set_use(read, bucket.sums[i]);
+  p.set_copy(read, bucket.sums[i]);
 }
 
 Tensor& GradientSync::gradient_of(const Bucket& bucket, size_t i) {
   const Parameter& p = *bucket.shards->parameters()[i];
   if (bucket.sums[i]) return *bucket.sums[i];
-  return (p.is_readable() ? p.use() : p.leaf()).mutable_grad();
+  const Tensor copy = p.other_use();
+  return (copy.defined() ? copy : p.leaf()).mutable_grad();  // the parameter keeps both
 }
 
 bool GradientSync::has_incomplete_gradients() const {
@@ -206,7 +208,7 @@ bool GradientSync::has_unsummed_copies() const {
       // that is not trained now gets a gradient too, which nobody sums.
       const Parameter& p = *bucket.shards->parameters()[i];
       if (!p.is_trained()) continue;
-      const bool has_copy = bucket.sums[i] || (p.is_readable() && !p.use().is_same(p.leaf()));
+      const bool has_copy = bucket.sums[i] || p.other_use().defined();
       if (has_copy && gradient_of(bucket, i).defined()) return true;
     }
   }
@@ -268,7 +270,7 @@ void GradientSync::check_reads_copies() const {
   for (const Bucket& bucket : buckets_) {
     for (size_t i = 0; i < bucket.sums.size(); ++i) {
       const Parameter& p = *bucket.shards->parameters()[i];
-      const bool is_stale = bucket.sums[i] && p.is_readable() && p.use().is_same(p.leaf());
+      const bool is_stale = bucket.sums[i] && p.is_readable() && !p.other_use().defined();
       CLEAVE_CHECK(!is_stale, Code::kUsage, p.name(),
                    " was filled after refresh_weights(), so forward reads the leaf instead of its "
                    "copy in the compute type; call refresh_weights() after the weights are filled");

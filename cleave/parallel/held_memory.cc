@@ -4,8 +4,6 @@
 
 #include <ATen/ATen.h>
 
-#include "cleave/nn/call_record.h"
-
 namespace cleave::inline parallel {
 namespace {
 
@@ -23,13 +21,12 @@ int64_t gradient_bytes(const Tensor& t) {
 KindBytes held_bytes(const Parameters& parameters, const Optimizer* optimizer,
                      DataSharding sharding) {
   KindBytes bytes{};
-  const CallRecord unused;  // the layer that runs now does not use these parameters
   for (const auto& p : parameters) {
     const Tensor& leaf = p->leaf();
     bytes[kWeightBytes] += bytes_of(leaf);
     bytes[kGradientBytes] += gradient_bytes(leaf);
-    if (!p->is_readable() || !leaf.defined() || p->use().is_same(leaf)) continue;
-    const Tensor& use = p->use();
+    const Tensor use = p->other_use();
+    if (!use.defined() || !leaf.defined()) continue;
     bytes[kGradientBytes] += gradient_bytes(use);
     const bool is_gathered = sharding == DataSharding::kFsdp && p->is_flat();
     const int64_t shared = use.is_alias_of(leaf) ? bytes_of(leaf) : 0;

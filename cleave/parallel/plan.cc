@@ -127,6 +127,7 @@ Plan read_plan(const std::string& path) {
 }
 
 void parallelize_module(Layer& model, const Axis& axis, const Plan& plan) {
+  model.check_own_rank();
   model.name_tree();
   for (const auto& p : model.parameters()) p->replicate(axis);
   model.walk([&](Layer& layer) { layer.prepare_split(axis); });

@@ -4,9 +4,41 @@
 
 #include "cleave/torch_internals/graph.h"
 #include "cleave/torch_internals/node.h"
+#include "cleave/torch_internals/tensor.h"
 
 namespace cleave::inline parallel {
 namespace {
+
+/// The trained weights that a layer's forward read. A change of them before backward would silently
+/// give gradients of other activations than forward had.
+class WeightsRead {
+ public:
+  explicit WeightsRead(Layer& layer) {
+    for (const auto& p : layer.parameters()) {
+      const Tensor& leaf = p->leaf();
+      if (!leaf.defined() || !p->is_trained() || leaf.is_inference()) continue;
+      read_.push_back({.parameter = p, .leaf = leaf, .version = version_of(leaf)});
+    }
+  }
+  /// Throws Error(kUsage) if one has changed.
+  void check_unchanged() const {
+    for (const Read& read : read_) {
+      const bool is_unchanged =
+          read.parameter->leaf().is_same(read.leaf) && version_of(read.leaf) == read.version;
+      CLEAVE_CHECK(is_unchanged, Code::kUsage, read.parameter->name(),
+                   " was changed in place after forward read it; call an optimizer's step only "
+                   "after backward");
+    }
+  }
+
+ private:
+  struct Read {
+    std::shared_ptr<Parameter> parameter;
+    Tensor leaf;
+    uint32_t version = 0;
+  };
+  std::vector<Read> read_;
+};
 
 /// Throws unless all nodes in the graph of `result`, except leaves and weights gathered by FSDP,
 /// were made on this thread and have sequence numbers from `first` on.
@@ -37,8 +69,9 @@ class Recompute : public Wrap {
       kept.values = context.values.with_locals(detached);
     }
     const auto f = [next, result, axis = x.axis(), placement = x.placement(),
-                    context = std::move(kept), maker = maker_name(x.maker()),
-                    path = layer.path()](const variable_list& in) {
+                    context = std::move(kept), maker = maker_name(x.maker()), path = layer.path(),
+                    weights = WeightsRead(layer)](const variable_list& in) {
+      weights.check_unchanged();
       const uint64_t first = next_node_number();
       Context own = context;
       own.values = context.values.with_locals({in.begin() + 1, in.end()});

@@ -247,32 +247,46 @@ TEST(TrainingStep, GradientThatTheLoopChangesAfterComplete_IsTaken) {
   }
 }
 
+/// The second of two losses is computed before a step and its backward runs after it.
+void expect_late_backward_refused(const ParallelConfig& config) {
+  test::TinySequence model({.num_blocks = 2});
+  const Parallelized p = parallelize(model, model.sequence(), {}, config);
+  materialize(model, {.seed = 1});
+  p.gradients->refresh_weights();
+  // With recompute, only the blocks are trained: other layers would refuse by themselves.
+  const bool recomputes = config.recompute == RecomputeKind::kFull;
+  for (const auto& weight : model.parameters()) {
+    if (recomputes && !weight->name().starts_with("blocks.")) {
+      weight->leaf().set_requires_grad(false);
+    }
+  }
+  const auto loss = [&] {
+    DTensor x(batch_of(0), Axis(), Replicate{});
+    for (Layer* layer : model.sequence()) x = (*layer)(x, Context());
+    return cross_entropy(x, next_token_labels(batch_of(0))).local();
+  };
+  const Tensor first = loss(), second = loss();
+  p.gradients->begin(0);
+  first.backward();
+  p.gradients->complete();
+  p.optimizer->step(1e-2);
+  p.optimizer->zero_grad();
+  try {
+    second.backward();
+    ADD_FAILURE() << config.describe() << " " << toString(config.compute_type);
+  } catch (const std::exception& error) {
+    EXPECT_THAT(error.what(), testing::ContainsRegex("inplace|in place"));
+  }
+}
+
 // As libtorch does; its message has "inplace operation".
 TEST(TrainingStep, StepBetweenForwardAndBackward_IsRefused) {
   for (const DataSharding sharding :
        {DataSharding::kNone, DataSharding::kZero1, DataSharding::kFsdp}) {
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-      test::TinySequence model({.num_blocks = 2});
-      const Parallelized p =
-          parallelize(model, model.sequence(), {}, {.sharding = sharding, .compute_type = type});
-      materialize(model, {.seed = 1});
-      p.gradients->refresh_weights();
-      const auto loss = [&] {
-        DTensor x(batch_of(0), Axis(), Replicate{});
-        for (Layer* layer : model.sequence()) x = (*layer)(x, Context());
-        return cross_entropy(x, next_token_labels(batch_of(0))).local();
-      };
-      const Tensor first = loss(), second = loss();
-      p.gradients->begin(0);
-      first.backward();
-      p.gradients->complete();
-      p.optimizer->step(1e-2);
-      p.optimizer->zero_grad();
-      try {
-        second.backward();
-        ADD_FAILURE() << toString(type) << " " << static_cast<int>(sharding);
-      } catch (const std::exception& error) {
-        EXPECT_THAT(error.what(), testing::ContainsRegex("inplace|in place"));
+      for (const RecomputeKind recompute : {RecomputeKind::kNone, RecomputeKind::kFull}) {
+        expect_late_backward_refused(
+            {.sharding = sharding, .recompute = recompute, .compute_type = type});
       }
     }
   }
@@ -341,6 +355,58 @@ TEST(TrainingStep, WeightsFilledAfterTheRefresh_AreRefused) {
     loop.parts().gradients->refresh_weights();
     EXPECT_GT(loop.step(0).second, 0);
   });
+}
+
+// Leaves that forward reads themselves need no refresh.
+TEST(TrainingStep, WeightsThatChangeBetweenSteps_AreReadOrRefused) {
+  for (const ParallelConfig& config : layouts()) {
+    on_layout(config, [&](World& world) {
+      Loop loop(world, config);
+      loop.step(0);
+      const at::NoGradGuard no_grad;
+      for (const auto& p : loop.parts().parameters()) p->leaf().clamp_(-0.1, 0.1);
+      const bool has_copies =
+          config.compute_type != at::kFloat || config.sharding == DataSharding::kZero1;
+      if (has_copies) {
+        const at::AutoGradMode grad_mode(true);
+        const Error error = thrown_by([&] { loop.step(1); });
+        EXPECT_EQ(error.code(), Code::kUsage) << config.describe();
+        EXPECT_THAT(error.what(), HasSubstr("call refresh_weights() of the GradientSync"));
+        loop.parts().optimizer->zero_grad();
+      }
+      loop.parts().gradients->refresh_weights();
+      for (const auto& p : loop.parts().parameters()) {
+        EXPECT_LE(p->use().abs().max().item<double>(), 0.1001) << p->name();
+      }
+      const at::AutoGradMode grad_mode(true);
+      EXPECT_GT(loop.step(1).second, 0);
+    });
+  }
+}
+
+// Oracle: the run without the other loss. An adversary is not trained by the generator's loss.
+TEST(TrainingStep, WeightsThatAreNotTrainedInABackward_KeepNothingOfIt) {
+  for (const ParallelConfig& config : layouts()) {
+    on_layout(config, [&](World& world) {
+      Loop loop(world, config), straight(world, config);
+      const auto set_trained = [&](bool is_trained) {
+        for (const auto& p : loop.parts().parameters()) p->leaf().set_requires_grad(is_trained);
+      };
+      for (int64_t step = 0; step < 3; ++step) {
+        set_trained(false);
+        // The loss of another model, which reads this one's output.
+        const DTensor ids(batch_of(100 + step), loop.axes().tp, Replicate{});
+        if (config.pp == 1) {
+          DTensor x = ids;
+          for (Layer* layer : loop.model().sequence()) x = (*layer)(x, Context());
+          const Tensor factor = at::ones({}, x.local().options()).requires_grad_();
+          (x.local() * factor).sum().backward();
+        }
+        set_trained(true);
+        EXPECT_EQ(loop.step(step), straight.step(step)) << config.describe() << " step " << step;
+      }
+    });
+  }
 }
 
 // As with torch.optim: without a gradient, neither decay nor momentum moves a weight.

@@ -79,6 +79,12 @@ const Tensor& SavedInput::get() const {
                ": backward needs a tensor of shape ", tensor_.sizes(),
                " that was changed in place after forward read it; change a copy instead (x = x + y "
                "in place of x.add_(y)), and call an optimizer's step only after backward");
+  const bool has_memory =
+      tensor_.is_meta() || tensor_.numel() == 0 || tensor_.storage().data() != nullptr;
+  CLEAVE_CHECK(
+      has_memory, Code::kUsage, op_, ": backward needs a tensor of shape ", tensor_.sizes(),
+      " that FSDP has freed, because it reached a layer without its output's gradient; let "
+      "the loss of each backward depend on the output of the layer that fully_shard() took");
   return tensor_;
 }
 

@@ -33,7 +33,7 @@ class SavedInput {
   /// `op`, a string literal, is named in errors.
   SavedInput(const char* op, const Tensor& t);
   /// Throws Error(kUsage) if the elements were changed in place since, as libtorch's own operations
-  /// do: the gradients would be wrong.
+  /// do: the gradients would be wrong. Also if their memory was freed.
   [[nodiscard]] const Tensor& get() const;
 
  private:

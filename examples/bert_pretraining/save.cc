@@ -60,6 +60,7 @@ void save(const SaveOptions& options, cleave::World& world, BertForPreTraining& 
     const auto* from = moments.at(state.parameter->name());
     state.exp_avg.copy_(from->exp_avg);
     state.exp_avg_sq.copy_(from->exp_avg_sq);
+    saved_optimizer.set_num_steps(*state.parameter, from->num_steps);
   }
   cleave::save_checkpoint(options.folder,
                           {.step = options.step,

@@ -33,5 +33,7 @@ int main(int argc, char** argv) {
     return cleave::run_main(
         []() -> int { throw cleave::Error(cleave::Code::kUsage, "--rows has no value"); });
   }
-  cleave::run_job(2, [&](cleave::World& world) { work(world, what); });
+  cleave::run_job(2, [&](cleave::World& world) { work(world, what == "second" ? "" : what); });
+  if (what == "twice") cleave::run_job(2, [&](cleave::World& world) { work(world, what); });
+  if (what == "second") cleave::run_job(2, [&](cleave::World& world) { work(world, "error"); });
 }

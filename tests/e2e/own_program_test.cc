@@ -27,6 +27,20 @@ TEST(OwnProgram, ThatThrowsNothing_EndsWell) {
   }
 }
 
+TEST(OwnProgram, WithTwoJobs_RunsBoth) {
+  for (const RunResult& ran : {launched("twice"), alone("twice")}) {
+    EXPECT_EQ(ran.exit_code, 0) << ran.err;
+    EXPECT_EQ(ran.err, "");
+    const std::string line = "rank 1 works\n";
+    const size_t first = ran.out.find(line);
+    ASSERT_NE(first, std::string::npos);
+    EXPECT_NE(ran.out.find(line, first + 1), std::string::npos) << ran.out;
+  }
+  const RunResult failed = launched("second");
+  EXPECT_NE(failed.exit_code, 0);
+  EXPECT_THAT(failed.err, HasSubstr("rank 1: the loss is nan\n"));
+}
+
 TEST(OwnProgram, UncaughtError_IsOneLineWithRankAndCauseAndItsExitCode) {
   const RunResult ran = launched("error");
   EXPECT_EQ(ran.exit_code, 9);

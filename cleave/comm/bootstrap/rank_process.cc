@@ -1,5 +1,6 @@
 #include "cleave/comm/bootstrap/rank_process.h"
 
+#include <atomic>
 #include <iostream>
 
 #include "cleave/comm/bootstrap/rendezvous.h"
@@ -22,8 +23,13 @@ bool report_to_launcher(const Error& failure) {
   }
 }
 
-void run_as_rank(const Environment& environment, const std::function<void(World&)>& body,
+void run_as_rank(const Environment& launched, const std::function<void(World&)>& body,
                  const RankOptions& options) {
+  // The shared segment of `cleave launch` is for one job. The ranks of a further one in the same
+  // processes find each other as under other launchers.
+  static std::atomic<bool> has_used_segment = false;
+  Environment environment = launched;
+  if (environment.job_fd >= 0 && has_used_segment.exchange(true)) environment.job_fd = -1;
   const std::unique_ptr<World> world = connect(environment, options);
   try {
     body(*world);

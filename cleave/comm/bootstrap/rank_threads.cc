@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cleave/base/log.h"
+#include "cleave/comm/api/rank_thread.h"
 #include "cleave/comm/launch/failure.h"
 #include "cleave/comm/shm/shm_world.h"
 
@@ -76,6 +77,7 @@ class RunningRanks {
 
 void run_rank(const std::shared_ptr<SharedSegment>& segment, int rank, const RankOptions& options,
               const std::function<void(World&)>& body, std::optional<Error>& failure) {
+  const RankThread is_rank;
   ShmWorld world(segment, rank, options);
   try {
     body(world);
