@@ -142,11 +142,44 @@ std::vector<std::string> run_header(const TrainSetup& setup, const std::string& 
   return lines;
 }
 
+namespace {
+
+/// What decides how the weights change; empty texts are left out of the report.
+std::vector<std::pair<std::string, std::string>> training_settings(const TrainSetup& setup) {
+  const TrainOptions& o = setup.options;
+  const LrSchedule& lr = setup.schedule;
+  const bool has_betas = setup.optimizer.kind != OptimizerOptions::Kind::kSgd;
+  const auto& lora = setup.layout.lora;
+  return {{"batch size", str(o.batch_size)},
+          {"micro-batch size", str(setup.micro_batch_size)},
+          {"steps", str(setup.num_steps)},
+          {"optimizer", o.optimizer},
+          {"learning rate", str(o.lr)},
+          {"schedule", o.schedule},
+          {"minimum learning rate", lr.kind == LrSchedule::Kind::kConstant ? "" : str(lr.min)},
+          {"warm-up", counted(lr.warmup, "step")},
+          {"decay", lr.kind == LrSchedule::Kind::kWsd ? counted(lr.decay, "step") : ""},
+          {"Adam betas", has_betas ? str(o.adam_betas[0], ", ", o.adam_betas[1]) : ""},
+          {"Adam epsilon", has_betas ? str(o.adam_eps) : ""},
+          {"weight decay", str(o.weight_decay)},
+          {"weight decay on", o.decay_on},
+          {"parameter groups", joined(o.param_groups)},
+          {"adapters", lora ? lora->flags() : ""},
+          {"decay of averaged weights", o.ema > 0 ? str(o.ema) : ""},
+          {"gradient clipping", str(o.clip)},
+          {"early stopping", o.early_stop > 0 ? str("after ", counted(o.early_stop, "evaluation"),
+                                                    " without improvement")
+                                              : ""}};
+}
+
+}  // namespace
+
 RunRecord run_record(const TrainSetup& setup, const std::string& model_name, Model& model,
                      const Mesh& mesh, const World& world) {
   const ModelFacts& f = model.facts();
   const TrainOptions& o = setup.options;
   std::error_code no_folder;  // it may have been removed
+  const bool trains_on_chats = setup.chat_template && setup.task == Task::kLm;
   RunRecord r{.title = str(model_name, " on ", mesh.size(), mesh.size() == 1 ? " rank" : " ranks"),
               .num_steps = setup.num_steps};
   r.settings = {
@@ -177,20 +210,14 @@ RunRecord run_record(const TrainSetup& setup, const std::string& model_name, Mod
       {"tokenizer", setup.tokenizer ? std::string(setup.tokenizer->kind()) : ""},
       {"sequence length", str(o.seq_len)},
       {"packing", o.packing ? "on" : ""},
-      {"batch size", str(o.batch_size)},
-      {"micro-batch size", str(setup.micro_batch_size)},
-      {"steps", str(setup.num_steps)},
-      {"optimizer", o.optimizer},
-      {"learning rate", str(o.lr)},
-      {"schedule", o.schedule},
-      {"weight decay", str(o.weight_decay)},
-      {"parameter groups", joined(o.param_groups)},
-      {"decay of averaged weights", o.ema > 0 ? str(o.ema) : ""},
-      {"gradient clipping", str(o.clip)},
+      {"order of the data", o.shuffle ? "shuffled" : "that of the files"},
+      {"tokens of chats with loss", trains_on_chats ? o.train_on : ""},
       {std::string(kSavesSetting),
        o.save_every > 0 ? str("every ", counted(o.save_every, "step"), " and at the end")
                         : "at the end"},
       {"seed", str(o.seed)}};
+  const auto training = training_settings(setup);
+  r.settings.insert(r.settings.end(), training.begin(), training.end());
   for (const MeshDim& d : mesh.dims()) {
     if (d.size > 1) r.settings.emplace_back("ranks of each " + d.name + " group", groups(mesh, d));
   }

@@ -395,6 +395,11 @@ TEST(Train, Record_HasTheRunsSettingsMemoryAndLastStart) {
   losses(o);
   o.steps = 5;
   o.resume = true;
+  o.schedule = "wsd";
+  o.min_lr = 1e-5;
+  o.warmup = 1;
+  o.decay_steps = 2;
+  o.adam_betas = {0.8, 0.99};
   losses(o);
   const RunRecord record = read_record(o.out);
   EXPECT_EQ(record.outcome, "finished");
@@ -409,6 +414,12 @@ TEST(Train, Record_HasTheRunsSettingsMemoryAndLastStart) {
                                           {"dtype", "fp32"},
                                           {"layout", "tp=1 x dp=1"},
                                           {"ranks", "1 (threads)"},
+                                          {"schedule", "wsd"},
+                                          {"minimum learning rate", "1e-05"},
+                                          {"warm-up", "1 step"},
+                                          {"decay", "2 steps"},
+                                          {"Adam betas", "0.8, 0.99"},
+                                          {"weight decay on", "matrices"},
                                           {"cleave version", std::string(version())}}) {
     EXPECT_EQ(settings.at(name), value);
   }
