@@ -31,8 +31,6 @@ std::vector<std::pair<std::string, Value>> special_tokens(const Tokenizer& token
   return out;
 }
 
-constexpr const char* kForTools = "tool_use";
-
 /// The templates of a folder: one for conversations with tools, one for all others.
 struct Templates {
   std::string text, source;
@@ -57,8 +55,8 @@ std::optional<Templates> templates_of_config(const fs::path& path) {
   auto text = template_named(found, "default");
   if (!text) found.fail("expected a template with the name \"default\"");
   Templates out{std::move(*text), source};
-  if (const auto of_tools = template_named(found, kForTools)) {
-    out.for_tools.emplace(*of_tools, str(source, ": ", kForTools));
+  if (const auto of_tools = template_named(found, kToolTemplateName)) {
+    out.for_tools.emplace(*of_tools, str(source, ": ", kToolTemplateName));
   }
   return out;
 }
@@ -68,7 +66,7 @@ std::optional<Templates> templates_of(const fs::path& folder) {
   const fs::path file = folder / "chat_template.jinja";
   if (!fs::exists(file)) return templates_of_config(folder / "tokenizer_config.json");
   Templates out{read_file(file.string()), file.string()};
-  const fs::path of_tools = folder / "additional_chat_templates" / str(kForTools, ".jinja");
+  const fs::path of_tools = folder / "additional_chat_templates" / str(kToolTemplateName, ".jinja");
   if (fs::exists(of_tools)) out.for_tools.emplace(read_file(of_tools.string()), of_tools.string());
   return out;
 }

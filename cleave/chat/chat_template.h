@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -88,6 +89,9 @@ class ChatTemplate {
   std::vector<std::pair<std::string, jinja::Value>> special_;
   std::time_t now_;
 };
+
+/// The name of a model's template for conversations that have "tools", as in transformers.
+inline constexpr std::string_view kToolTemplateName = "tool_use";
 
 /// The ChatML template, without a begin token.
 extern const std::string_view kChatMl;

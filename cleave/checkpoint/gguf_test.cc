@@ -427,8 +427,9 @@ assert num_compared == 2 + 9 * 7, num_compared
 fs::path folder_with(const TempFolder& folder, const std::string& tokenizer, int64_t vocab_size) {
   const std::string config = changed(kLlamaConfig, {{"vocab_size", vocab_size}});
   test::write_model_folder(folder / "model", config, tensors_of(config));
-  for (const std::string& name : tokenizer_files(tokenizer)) {
-    fs::copy_file(fs::path(tokenizer) / name, folder / ("model/" + name));
+  for (const auto& [name, text] : model_tokenizer_files(tokenizer)) {
+    fs::create_directories((folder / ("model/" + name)).parent_path());
+    std::ofstream(folder / ("model/" + name)) << text;
   }
   return write_gguf_of(folder, config);
 }
@@ -496,18 +497,38 @@ TEST(GgufModel, OfAFolderWhoseNameIsNotUtf8_HasANameThatIs) {
   EXPECT_EQ(Gguf::open(path).metadata().string_at("general.name"), "a\xEF\xBF\xBDz");
 }
 
-// The form of models with a template for tools: llama.cpp has the key for the default one.
-TEST(GgufModel, OfSeveralChatTemplates_TheDefaultOneIsInTheFile) {
-  const TempFolder folder, tokenizer;
-  for (const NamedFile& file : byte_tokenizer_files()) {
-    std::ofstream(tokenizer / file.name) << file.text;
+// Keys: those of gguf-py's add_chat_template().
+TEST(GgufModel, SeveralChatTemplates_AreInTheFileAndReadBack) {
+  const TempFolder tokenizer, with_files;
+  for (const fs::path& each : {tokenizer.path(), with_files.path()}) {
+    for (const auto& [name, text] : byte_tokenizer_files()) std::ofstream(each / name) << text;
   }
   json config = json::parse(read_file(tokenizer / "tokenizer_config.json"));
   config["chat_template"] = {{{"name", "tool_use"}, {"template", "a"}},
+                             {{"name", "of-others"}, {"template", "b"}},
                              {{"name", "default"}, {"template", "{{ messages }}"}}};
   std::ofstream(tokenizer / "tokenizer_config.json") << config.dump();
-  const Gguf file = Gguf::open(folder_with(folder, tokenizer.path().string(), 257));
-  EXPECT_EQ(file.metadata().string_at("tokenizer.chat_template"), "{{ messages }}");
+  std::ofstream(with_files / "chat_template.jinja") << "{{ messages }}";
+  fs::create_directory(with_files / "additional_chat_templates");
+  std::ofstream(with_files / "additional_chat_templates/tool_use.jinja") << "a";
+  std::ofstream(with_files / "additional_chat_templates/of-others.jinja") << "b";
+  for (const fs::path& source : {tokenizer.path(), with_files.path()}) {
+    const TempFolder folder;
+    const fs::path path = folder_with(folder, source.string(), 257);
+    const Gguf file = Gguf::open(path);
+    EXPECT_EQ(file.metadata().string_at("tokenizer.chat_template"), "{{ messages }}");
+    EXPECT_EQ(file.metadata().string_at("tokenizer.chat_template.tool_use"), "a");
+    EXPECT_EQ(file.metadata().string_at("tokenizer.chat_template.of_others"), "b");
+    EXPECT_THAT(file.metadata().strings_at("tokenizer.chat_templates"),
+                testing::UnorderedElementsAre("tool_use", "of_others"));
+    const auto reader = load_model_tokenizer(path.string());
+    const auto chat = load_model_chat_template("", path.string(), *reader, kTrainingTime);
+    const TemplateVariables tools{{"tools", jinja::Value::list({})}};
+    EXPECT_EQ(chat->render({}, false), "[]");
+    EXPECT_EQ(chat->render({}, false, tools), "a");
+    const std::string written = tokenizer_from_gguf(file).at(1).text;
+    EXPECT_EQ(json::parse(written)["chat_template"].size(), 3U);
+  }
 }
 
 TEST(GgufModel, TokenizerThatMergesSpaces_IsWrittenWithAWarning) {

@@ -26,6 +26,8 @@ constexpr std::string_view kMerges = "tokenizer.ggml.merges";
 constexpr std::string_view kTypes = "tokenizer.ggml.token_type";
 constexpr std::string_view kScores = "tokenizer.ggml.scores";
 constexpr std::string_view kPre = "tokenizer.ggml.pre";
+constexpr std::string_view kTemplate = "tokenizer.chat_template";
+constexpr std::string_view kTemplates = "tokenizer.chat_templates";  // names besides "default"
 
 /// Limits of the merges made from scores: their text grows with the cube of a token's length.
 constexpr size_t kLongestDivided = 1024;
@@ -286,9 +288,21 @@ class TokenizerReader {
     for (const auto& [role, name] : kRoles) {
       if (const auto token = token_of(role)) config[name] = *token;
     }
-    constexpr std::string_view kTemplate = "tokenizer.chat_template";
-    if (metadata_.has(kTemplate)) config["chat_template"] = metadata_.string_at(kTemplate);
+    if (metadata_.has(kTemplate)) config["chat_template"] = templates();
     return config;
+  }
+
+  /// The chat template, or a list of the default one and others, as older transformers wrote it.
+  [[nodiscard]] Object templates() const {
+    const std::string& text = metadata_.string_at(kTemplate);
+    if (!metadata_.has(kTemplates)) return text;
+    Object list = {{{"name", "default"}, {"template", text}}};
+    for (const std::string& name : metadata_.strings_at(kTemplates)) {
+      const std::string key = str(kTemplate, '.', name);
+      if (metadata_.has(key))
+        list.push_back({{"name", name}, {"template", metadata_.string_at(key)}});
+    }
+    return list;
   }
 
   const GgufMetadata& metadata_;
@@ -368,11 +382,17 @@ std::shared_ptr<const ChatTemplate> load_model_chat_template(const std::string& 
                                                              const Tokenizer& tokenizer,
                                                              std::time_t now) {
   if (!wanted.empty() || !is_gguf(path)) return load_chat_template(wanted, path, tokenizer, now);
-  constexpr std::string_view kTemplate = "tokenizer.chat_template";
   const Gguf file = Gguf::open(path);
-  if (!file.metadata().has(kTemplate)) return nullptr;
-  return std::make_shared<const ChatTemplate>(file.metadata().string_at(kTemplate),
-                                              str(path, ": ", kTemplate), tokenizer, now);
+  const GgufMetadata& metadata = file.metadata();
+  if (!metadata.has(kTemplate)) return nullptr;
+  std::optional<jinja::Template> for_tools;
+  const std::string of_tools = str(kTemplate, '.', kToolTemplateName);
+  if (metadata.has(of_tools)) {
+    for_tools.emplace(metadata.string_at(of_tools), str(path, ": ", of_tools));
+  }
+  return std::make_shared<const ChatTemplate>(metadata.string_at(kTemplate),
+                                              str(path, ": ", kTemplate), tokenizer, now,
+                                              std::move(for_tools));
 }
 
 }  // namespace cleave::inline model

@@ -1,5 +1,7 @@
 // Writes a tokenizer.json as GGUF metadata.
 #include <algorithm>
+#include <cctype>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
@@ -314,22 +316,47 @@ void add_special(GgufMetadata& metadata, const SpecialIds& special, const ModelF
   add("padding", special.pad, facts.pad_id);
 }
 
-/// The chat template: its own file, or in tokenizer_config.json, of several the one named default.
-std::optional<std::string> chat_template(std::span<const NamedFile> files) {
-  if (const std::string* text = find_file(files, "chat_template.jinja")) return *text;
-  const std::string* config = find_file(files, "tokenizer_config.json");
-  if (config == nullptr) return std::nullopt;
-  const Json json = Json::parse(*config, "tokenizer_config.json");
-  if (!json.has("chat_template")) return std::nullopt;
-  const Json found = json.at("chat_template");
-  if (found.is(Json::Type::kString)) return found.as_string();
-  if (!found.is(Json::Type::kArray)) return std::nullopt;
-  for (size_t i = 0; i < found.size(); ++i) {
-    if (found.at(i).at("name").as_string() == "default") {
-      return found.at(i).at("template").as_string();
+/// Chat templates with their names, of which llama.cpp uses "default" and "tool_use".
+using NamedTemplates = std::vector<std::pair<std::string, std::string>>;
+
+/// The chat templates: of their own files, or of tokenizer_config.json.
+NamedTemplates chat_templates(std::span<const NamedFile> files) {
+  NamedTemplates out;
+  if (const std::string* text = find_file(files, "chat_template.jinja")) {
+    out.emplace_back("default", *text);
+    constexpr std::string_view kFolder = "additional_chat_templates/";
+    for (const NamedFile& file : files) {
+      if (!file.name.starts_with(kFolder)) continue;
+      out.emplace_back(std::filesystem::path(file.name).stem(), file.text);
     }
+    return out;
   }
-  return std::nullopt;
+  const std::string* config = find_file(files, "tokenizer_config.json");
+  if (config == nullptr) return out;
+  const Json json = Json::parse(*config, "tokenizer_config.json");
+  if (!json.has("chat_template")) return out;
+  const Json found = json.at("chat_template");
+  if (found.is(Json::Type::kString)) out.emplace_back("default", found.as_string());
+  for (size_t i = 0; found.is(Json::Type::kArray) && i < found.size(); ++i) {
+    out.emplace_back(found.at(i).at("name").as_string(), found.at(i).at("template").as_string());
+  }
+  return out;
+}
+
+/// Adds chat templates under the keys that llama.cpp's converter uses.
+void add_chat_templates(GgufMetadata& metadata, const NamedTemplates& templates) {
+  GgufValue::Strings names;
+  for (auto [name, text] : templates) {
+    std::replace_if(
+        name.begin(), name.end(), [](unsigned char c) { return c >= 0x80 || !std::isalnum(c); },
+        '_');
+    const bool is_default = name == "default";
+    const std::string key = str("tokenizer.chat_template", is_default ? "" : "." + name);
+    if (metadata.has(key)) continue;
+    metadata.add_string(key, text);
+    if (!is_default) names.push_back(std::move(name));
+  }
+  if (!names.empty()) metadata.add("tokenizer.chat_templates", {GgufKind::kString, names});
 }
 
 }  // namespace
@@ -346,9 +373,7 @@ void add_gguf_tokenizer(GgufMetadata& metadata, const GgufTokenizer& tokenizer,
   TokenizerWriter(metadata, tokenizer, parsed).write(facts.vocab_size);
   warn_of_lost_attributes(tokenizer, parsed);
   add_special(metadata, tokenizer.tokenizer->special(), facts);
-  if (const auto text = chat_template(tokenizer.files)) {
-    metadata.add_string("tokenizer.chat_template", *text);
-  }
+  add_chat_templates(metadata, chat_templates(tokenizer.files));
 }
 
 }  // namespace cleave::inline model
