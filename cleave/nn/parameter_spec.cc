@@ -49,15 +49,15 @@ std::vector<int64_t> ParameterSharding::leaf_shape() const {
 }
 
 std::vector<int64_t> ParameterSharding::stored_shape() const {
-  const std::vector<int64_t> shape = leaf_shape();
-  if (!is_nf4()) return shape;
-  return {(c10::multiply_integers(shape) + 1) / 2};
+  std::vector<int64_t> shape = leaf_shape();
+  if (is_nf4()) shape = {(c10::multiply_integers(shape) + 1) / 2};
+  return shape;
 }
 
 std::vector<int64_t> ParameterSharding::use_shape() const {
-  const std::vector<int64_t> shape = local_shape();
-  if (!is_nf4()) return shape;
-  return {(c10::multiply_integers(shape) + 1) / 2};
+  std::vector<int64_t> shape = local_shape();
+  if (is_nf4()) shape = {(c10::multiply_integers(shape) + 1) / 2};
+  return shape;
 }
 
 std::vector<int64_t> ParameterSharding::indices(int64_t dim) const {
