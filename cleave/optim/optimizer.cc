@@ -128,6 +128,14 @@ Tensor compute_copy(const Parameter& p) {
   return other.defined() && other.sizes() == p.leaf().sizes() ? other.detach() : Tensor();
 }
 
+/// Writes the values of leaves to the copies that forward reads.
+void refresh_copies(const std::vector<const Optimizer::State*>& states) {
+  for (const Optimizer::State* s : states) {
+    const Tensor read = compute_copy(*s->parameter);
+    if (read.defined()) read.copy_(s->parameter->leaf());
+  }
+}
+
 bool is_of(const Tensor& t, at::ScalarType type) {
   return t.scalar_type() == type && t.is_contiguous();
 }
@@ -332,10 +340,7 @@ void Optimizer::step_group(const std::vector<size_t>& group, const Update& updat
     some.clear();
     bytes = 0;
   }
-  for (const State* s : left) {
-    const Tensor read = compute_copy(*s->parameter);
-    if (read.defined()) read.copy_(s->parameter->leaf());
-  }
+  refresh_copies(left);
 }
 
 bool Optimizer::step_fused(const State& state, const Update& update) const {
