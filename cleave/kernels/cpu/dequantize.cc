@@ -56,12 +56,12 @@ HWY_INLINE void expand(const int8_t* values, int64_t first, int64_t count, float
   if (i < count) to[i] = pair_at(values, first + i)[0];
 }
 
-constexpr int64_t kMostAtOnce = 256;
+constexpr int64_t kMostColumns = 256;
 
-/// The end of the columns from `c` on that are read at once: those of one block, if each row has
-/// its own scales.
+/// The end of the columns that one pass reads from `c` on: those of one block, if each row has its
+/// own scales.
 int64_t end_of_run(const DequantizeJob& job, int64_t c) {
-  const int64_t most = c + kMostAtOnce < job.width ? c + kMostAtOnce : job.width;
+  const int64_t most = c + kMostColumns < job.width ? c + kMostColumns : job.width;
   if (job.has_column_scales) return most;
   int64_t end = c + 1;
   while (end < most && job.block_of[end] == job.block_of[c]) ++end;
@@ -70,7 +70,7 @@ int64_t end_of_run(const DequantizeJob& job, int64_t c) {
 
 template <class T>
 void dequantize_nf4(const DequantizeJob& job, int64_t begin, int64_t end) {
-  alignas(64) float numbers[kMostAtOnce];
+  alignas(64) float numbers[kMostColumns];
   for (int64_t r = begin; r < end; ++r) {
     T* to = static_cast<T*>(job.to) + r * job.width;
     for (int64_t c = 0, stop = 0; c < job.width; c = stop) {
