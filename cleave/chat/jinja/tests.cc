@@ -57,11 +57,11 @@ bool has_case(const Question& q) {
   return convert(text) == text && other(text) != text;
 }
 
-using Body = bool (*)(const Question&);
 bool is_whole(const Value& value) {
   return value.is<int64_t>() || value.is<LongInt>();
 }
 
+using Body = bool (*)(const Question&);
 using Entry = std::pair<std::string_view, Body>;
 
 bool is_bool(const Question& q, bool value) {
