@@ -1,4 +1,5 @@
 // The times of a machine with round speeds are computed by hand.
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -441,8 +442,8 @@ TEST(MeasureMachine, Cpus_AreThoseOfAllHosts) {
   EXPECT_EQ(num_cpus(), cpus_here());
 }
 
-// Four ranks: more than many machines have CPUs for.
-TEST(MeasureMachine, EverySizeOfTheWork_IsMeasured) {
+// Four ranks: more than many machines have CPUs for. All have the speeds of the slowest one.
+TEST(MeasureMachine, EverySizeOfTheWork_IsMeasuredForAllRanks) {
   MeasuredRun run{.rank_bytes = 1 << 20};
   run.work.products[kProduct] = 1;
   MatrixWork transposed{
@@ -453,9 +454,10 @@ TEST(MeasureMachine, EverySizeOfTheWork_IsMeasured) {
   AttentionWork with_dropout = kAttention;
   with_dropout.has_dropout = true;
   run.work.attention = {{kAttention, 1}, {backward, 1}, {with_dropout, 1}};
+  std::array<WorkSpeed, 4> of_ranks{};
   test::on_ranks(4, [&](const Axis& axis) {
     const Machine m = measure_machine(axis, at::kFloat, at::kCPU, run);
-    if (axis.rank() != 0) return;
+    of_ranks.at(static_cast<size_t>(axis.rank())) = m.rank;
     EXPECT_EQ(m.rank.products.size(), 2U);
     EXPECT_EQ(m.rank.attention.size(), 3U);
     for (const auto& [shape, seconds] : m.rank.products) EXPECT_GT(seconds.near[0], 0);
@@ -465,6 +467,16 @@ TEST(MeasureMachine, EverySizeOfTheWork_IsMeasured) {
     EXPECT_GT(m.rank.random_number_s, 0);
     EXPECT_GE(m.num_cpus, 1);
   });
+  // Two runs of this length hardly ever take the same number of nanoseconds.
+  for (const WorkSpeed& speed : of_ranks) {
+    for (const auto& [shape, seconds] : of_ranks[0].products) {
+      EXPECT_EQ(speed.products.at(shape).near, seconds.near);
+      EXPECT_EQ(speed.products.at(shape).far, seconds.far);
+    }
+    EXPECT_EQ(speed.attention, of_ranks[0].attention);
+    EXPECT_EQ(speed.memory.back().bytes_per_s, of_ranks[0].memory.back().bytes_per_s);
+    EXPECT_EQ(speed.operation_s, of_ranks[0].operation_s);
+  }
 }
 
 }  // namespace

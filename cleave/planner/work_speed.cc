@@ -229,8 +229,6 @@ KindSeconds WorkSpeed::seconds_of(const OpWork& work) const {
 
 namespace {
 
-constexpr int kRuns = 3;
-
 /// Memory twice as large as this rank's share of the last cache, since caches do not replace
 /// exactly what is oldest; or all that a rank of a run has.
 class OtherMemory {
@@ -255,19 +253,11 @@ class OtherMemory {
   Tensor memory_;
 };
 
-/// The median time of kRuns runs. `prepare` is not timed.
-template <class Prepare, class Run>
-KindSeconds median_run(const Prepare& prepare, const Run& run) {
-  std::vector<KindSeconds> all;
-  for (int i = 0; i < kRuns; ++i) {
-    const auto prepared = prepare();
-    const OpClock clock;
-    run(prepared);
-    all.push_back(clock.seconds());
-  }
-  std::sort(all.begin(), all.end(),
-            [](const KindSeconds& a, const KindSeconds& b) { return total_of(a) < total_of(b); });
-  return all.at(all.size() / 2);
+template <class Run>
+KindSeconds timed(const Run& run) {
+  const OpClock clock;
+  run();
+  return clock.seconds();
 }
 
 /// Ones [batch, rows, columns], of which the columns are contiguous if it is transposed.
@@ -284,15 +274,13 @@ ProductSpeed measured(const MatrixWork& shape, const OtherMemory& other) {
       matrices_of({shape.batch, shape.rows, shape.inner}, shape.is_first_transposed, shape.type);
   const Tensor b = matrices_of({shape.batch, shape.inner, shape.columns},
                                shape.is_second_transposed, shape.type);
-  const auto product = [&](int) {
+  const auto product = [&] {
     (void)(shape.batch > 1 ? at::bmm(a, b) : matrix_product(a[0], b[0]));
   };
-  const auto use_other = [&] {
-    other.use();
-    return 0;
-  };
-  product(0);  // takes memory and makes the matrices near
-  return {.near = median_run([] { return 0; }, product), .far = median_run(use_other, product)};
+  product();  // takes memory and makes the matrices near
+  const KindSeconds near = timed(product);
+  other.use();
+  return {.near = near, .far = timed(product)};
 }
 
 Tensor attention_of(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionWork& shape) {
@@ -319,25 +307,19 @@ KindSeconds measured(const AttentionWork& shape, const OtherMemory& other) {
   const Tensor q = heads(shape.heads, shape.queries);
   const Tensor k = heads(shape.kv_heads, shape.keys), v = heads(shape.kv_heads, shape.keys);
   const auto forward = [&] { return attention_of(q, k, v, shape); };
-  const auto backward = [&](const std::pair<Tensor, Tensor>& result) {
-    torch::autograd::grad({result.first}, {q, k, v}, {result.second});
+  const Tensor gradient = at::ones_like(forward());  // takes memory and makes the inputs near
+  if (!shape.is_backward) return timed(forward);
+  const auto backward = [&](const Tensor& out) {
+    torch::autograd::grad({out}, {q, k, v}, {gradient});
   };
-  const Tensor first = forward();  // takes memory and makes the inputs near
-  if (!shape.is_backward) {
-    return median_run([] { return 0; }, [&](int) { forward(); });
-  }
-  backward({first, at::ones_like(first)});
-  const auto before = [&] {
-    const Tensor out = forward();
-    auto result = std::pair(out, at::ones_like(out));
-    other.use();
-    return result;
-  };
-  return median_run(before, backward);
+  backward(forward());
+  const Tensor out = forward();
+  other.use();
+  return timed([&] { backward(out); });
 }
 
 /// Bytes per second of sums a += b over a working set of chunks that fit into the nearest cache.
-MemorySpeed memory_speed_of(int64_t working_set) {
+double memory_speed_of(int64_t working_set) {
   const at::NoGradGuard no_grad;
   constexpr int64_t kMostChunk = int64_t{1} << 20;
   const int64_t chunk = std::min(working_set / 2, kMostChunk);
@@ -357,7 +339,7 @@ MemorySpeed memory_speed_of(int64_t working_set) {
     seconds.push_back((monotonic_s() - begin) / static_cast<double>(times));
   }
   const double once = static_cast<double>(chunk) * static_cast<double>(chunks.size());
-  return {.working_set = 2 * once, .bytes_per_s = 3 * once / median(seconds)};
+  return 3 * once / median(seconds);
 }
 
 /// Seconds to make one random number: by the kernel with all threads, or by fill_uniform() without
@@ -370,7 +352,7 @@ double random_number_s() {
   const DropoutJob job{
       .count = std::ssize(numbers), .out = numbers.data(), .key = 1, .step = 1, .p = 0.1F};
   std::vector<double> seconds;
-  for (int i = 0; i < kRuns; ++i) {
+  for (int i = 0; i < 3; ++i) {
     const double begin = monotonic_s();
     if (has_kernel) {
       dropout_elements(job);
@@ -432,13 +414,20 @@ std::vector<Shape> heaviest(const std::map<Shape, double>& all, size_t count) {
   return out;
 }
 
-void keep_least(KindSeconds& best, const KindSeconds& seconds) {
-  if (total_of(seconds) < total_of(best)) best = seconds;
+/// The one in the middle, by its total.
+KindSeconds median_of(std::vector<KindSeconds> all) {
+  std::sort(all.begin(), all.end(),
+            [](const KindSeconds& a, const KindSeconds& b) { return total_of(a) < total_of(b); });
+  return all.at(all.size() / 2);
 }
 
-void keep_least(ProductSpeed& best, const ProductSpeed& seconds) {
-  keep_least(best.near, seconds.near);
-  keep_least(best.far, seconds.far);
+ProductSpeed median_of(const std::vector<ProductSpeed>& all) {
+  std::vector<KindSeconds> near, far;
+  for (const ProductSpeed& speed : all) {
+    near.push_back(speed.near);
+    far.push_back(speed.far);
+  }
+  return {.near = median_of(std::move(near)), .far = median_of(std::move(far))};
 }
 
 KindSeconds times(const KindSeconds& seconds, double factor) {
@@ -459,10 +448,13 @@ class Measurement {
         num_measuring_(std::min(everyone.size(), cpus_here())),
         other_(everyone.rank() < num_measuring_ ? rank_bytes : 0, num_measuring_) {}
 
+  /// What `piece` returns, of the slowest rank.
   template <class Piece>
-  void run(const Piece& piece) {
+  auto run(const Piece& piece) {
     everyone_.barrier("measured speed");
-    if (everyone_.rank() < num_measuring_) piece();
+    decltype(piece()) seconds{};
+    if (everyone_.rank() < num_measuring_) seconds = piece();
+    return slowest(seconds);
   }
 
   [[nodiscard]] const OtherMemory& other() const { return other_; }
@@ -471,26 +463,32 @@ class Measurement {
   void run_shapes(const std::map<Shape, double>& work, double most_flops,
                   std::map<Shape, Speed>& out) {
     constexpr size_t kMostShapes = 32;
-    constexpr int kRounds = 2;  // another program may disturb all runs of a shape in one of them
+    constexpr int kRounds = 5;  // apart in time, because the speed of a CPU varies
     const std::vector<Shape> shapes = heaviest(work, kMostShapes);
-    std::map<Shape, Speed> parts;  // many shapes have the same part
+    std::map<Shape, std::vector<Speed>> parts;  // many shapes have the same part
     for (const Shape& shape : shapes) parts.try_emplace(part_of(shape, most_flops));
     for (int round = 0; round < kRounds; ++round) {
-      for (auto& [part, least] : parts) {
-        run([&, &shape = part, &best = least] {
-          const Speed seconds = measured(shape, other_);
-          round == 0 ? void(best = seconds) : keep_least(best, seconds);
-        });
+      for (auto& [part, all] : parts) {
+        all.push_back(run([&, &shape = part] { return measured(shape, other_); }));
       }
     }
-    if (everyone_.rank() >= num_measuring_) return;
     for (const Shape& shape : shapes) {
       const Shape part = part_of(shape, most_flops);
-      out[shape] = times(parts.at(part), flops_of(shape) / flops_of(part));
+      out[shape] = times(median_of(parts.at(part)), flops_of(shape) / flops_of(part));
     }
   }
 
  private:
+  /// `seconds`, a struct of doubles, of the rank for which each of them is the largest: ranks that
+  /// wait for each other go at the speed of the slowest. Those that measure nothing have zeros.
+  template <class Seconds>
+  [[nodiscard]] Seconds slowest(Seconds seconds) const {
+    constexpr auto kCount = static_cast<int64_t>(sizeof(Seconds) / sizeof(double));
+    const Tensor own = at::from_blob(&seconds, {kCount}, at::kDouble);
+    own.copy_(everyone_.all_reduce(own, "measured speed", ReduceOp::kMax));
+    return seconds;
+  }
+
   const Axis& everyone_;
   int num_measuring_;
   OtherMemory other_;
@@ -506,11 +504,12 @@ WorkSpeed measure_work(const Axis& everyone, const OpWork& work, double flops, i
   measurement.run_shapes(work.attention, flops * kLongestProductS, speed.attention);
   for (int64_t set = int64_t{1} << 18; set <= int64_t{1} << 26; set *= 4) {
     if (set > std::max(rank_bytes, int64_t{1} << 18)) break;
-    measurement.run([&] { speed.memory.push_back(memory_speed_of(set)); });
+    const double byte_s = measurement.run([&] { return 1 / memory_speed_of(set); });
+    speed.memory.push_back({.working_set = static_cast<double>(set), .bytes_per_s = 1 / byte_s});
   }
-  measurement.run([&] { speed.random_number_s = random_number_s(); });
-  measurement.run(
-      [&] { speed.operation_s = operation_s(measurement.other(), bytes_between(work)); });
+  speed.random_number_s = measurement.run([] { return random_number_s(); });
+  speed.operation_s =
+      measurement.run([&] { return operation_s(measurement.other(), bytes_between(work)); });
   return speed;
 }
 

@@ -68,10 +68,11 @@ MatrixWork part_of(MatrixWork shape, double most_flops);
 AttentionWork part_of(AttentionWork shape, double most_flops);
 
 /// Measures the speeds that `work` needs on the first ranks of `everyone`, as many as the host has
-/// CPUs, at the same time: its 32 products and 32 attentions with the most flops, each six times
-/// in two rounds, products near and far (of larger ones a part, which takes 8 ms at the speed
+/// CPUs, at the same time: its 32 products and 32 attentions with the most flops, in
+/// five rounds, products near and far (of larger ones a part, which takes 8 ms at the speed
 /// `flops`; shapes with the same part share its measurement), and passes over working sets of up to
-/// `rank_bytes`, a rank's memory. `flops`: of a rank, the same on all.
+/// `rank_bytes`, a rank's memory. `flops`: of a rank, the same on all. In each round the slowest
+/// rank counts, and then the median of the rounds. All ranks get the same speeds.
 /// Collective. CPU only.
 WorkSpeed measure_work(const Axis& everyone, const OpWork& work, double flops, int64_t rank_bytes);
 
