@@ -181,10 +181,11 @@ TEST_P(GenerateGolden, DrawnBeams_AreThoseOfOneRank) {
 
 std::vector<Layout> layouts() {
   std::vector<Layout> out;
-  for (const char* golden :
-       {"llama-mha", "llama-6heads", "llama-gqa-tied", "llama-gqa-llama3rope", "gpt2",
-        "gpt2-4layers", "gpt2-6heads", "qwen2", "qwen3", "qwen3-moe", "mistral", "mixtral",
-        "smollm3", "olmo2", "phi3", "phi3-long", "gemma2", "gemma3", "gemma3-untied"}) {
+  for (const char* golden : {"llama-mha", "llama-6heads", "llama-gqa-tied", "llama-gqa-llama3rope",
+                             "gpt2",      "gpt2-4layers", "gpt2-6heads",    "qwen2",
+                             "qwen3",     "qwen3-moe",    "mistral",        "mixtral",
+                             "smollm3",   "olmo2",        "olmo3",          "phi3",
+                             "phi3-long", "gemma2",       "gemma3",         "gemma3-untied"}) {
     for (const int tp : {1, 2, 3, 4}) out.push_back({golden, tp});
   }
   for (const char* golden : {"qwen3-moe", "mixtral"}) {

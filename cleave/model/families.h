@@ -53,6 +53,12 @@ DecoderConfig olmo2_config(const Json& json);
 /// olmo2-1b.
 std::vector<Preset> olmo2_presets();
 
+/// Olmo3ForCausalLM: OLMo 2 in which every fourth layer is full, the others have a sliding window;
+/// rotary scaling is for full layers.
+DecoderConfig olmo3_config(const Json& json);
+/// olmo3-7b.
+std::vector<Preset> olmo3_presets();
+
 /// Phi3ForCausalLM (Phi-3, Phi-3.5, Phi-4): q, k and v are one matrix, gate and up another.
 DecoderConfig phi3_config(const Json& json);
 /// phi3-mini.

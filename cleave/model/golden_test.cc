@@ -136,9 +136,9 @@ std::vector<GoldenLayout> one_rank_of(const std::vector<std::string>& goldens) {
 const std::vector<std::string> kLlamas{"llama-mha", "llama-6heads", "llama-gqa-tied",
                                        "llama-gqa-llama3rope"};
 const std::vector<std::string> kGpt2s{"gpt2", "gpt2-4layers", "gpt2-6heads"};
-const std::vector<std::string> kDecoders{"qwen2",  "qwen3",        "mistral",   "smollm3",
-                                         "olmo2",  "phi3",         "phi3-long", "gemma2",
-                                         "gemma3", "gemma3-untied"};
+const std::vector<std::string> kDecoders{"qwen2",  "qwen3",  "mistral",      "smollm3",
+                                         "olmo2",  "olmo3",  "phi3",         "phi3-long",
+                                         "gemma2", "gemma3", "gemma3-untied"};
 const std::vector<std::string> kExperts{"qwen3-moe", "mixtral"};
 
 INSTANTIATE_TEST_SUITE_P(Llama, CausalGolden, ::testing::ValuesIn(layouts_of(kLlamas)),

@@ -36,6 +36,7 @@ struct Registry {
                                {"mixtral", &decoder<&mixtral_config>, &mixtral_presets},
                                {"smollm3", &decoder<&smollm3_config>, &smollm3_presets},
                                {"olmo2", &decoder<&olmo2_config>, &olmo2_presets},
+                               {"olmo3", &decoder<&olmo3_config>, &olmo3_presets},
                                {"phi3", &decoder<&phi3_config>, &phi3_presets},
                                {"gemma2", &decoder<&gemma2_config>, &gemma2_presets},
                                {"gemma3_text", &decoder<&gemma3_config>, &gemma3_presets}};

@@ -117,7 +117,7 @@ double matrix_elements(const Json& config) {
 // families lack some of the keys for KV heads, the size of a head and tied embeddings.
 TEST(TransformerSize, ConfigWithoutKeys_HasTheSizesOfItsFamily) {
   for (const std::string type : {"llama", "qwen2", "qwen3", "qwen3_moe", "mistral", "mixtral",
-                                 "smollm3", "olmo2", "phi3", "gemma2", "gemma3_text"}) {
+                                 "smollm3", "olmo2", "olmo3", "phi3", "gemma2", "gemma3_text"}) {
     const bool has_experts = type == "qwen3_moe" || type == "mixtral";
     const Json config = Json::parse(
         str(R"({"model_type": ")", type, R"(", "vocab_size": 1000, "hidden_size": 1280,
@@ -133,7 +133,7 @@ TEST(TransformerSize, ConfigWithoutKeys_HasTheSizesOfItsFamily) {
 TEST(TransformerSize, Presets_HaveTheMatricesOfTheirLayers) {
   for (const char* name : {"llama3.2-1b", "qwen2.5-0.5b", "qwen3-0.6b", "qwen3-4b", "qwen3-32b",
                            "qwen3-30b-a3b", "mistral-7b", "mixtral-8x7b", "smollm3-3b", "olmo2-1b",
-                           "phi3-mini", "gemma2-2b", "gemma3-1b"}) {
+                           "olmo3-7b", "phi3-mini", "gemma2-2b", "gemma3-1b"}) {
     const Json config = preset_config(name, 0);
     EXPECT_EQ(transformer_size(config).parameters(), matrix_elements(config)) << name;
   }

@@ -272,7 +272,7 @@ std::string name_of(const testing::TestParamInfo<const char*>& golden) {
 const auto kWithoutExperts =
     testing::Values("llama-mha", "llama-6heads", "llama-gqa-tied", "llama-gqa-llama3rope", "gpt2",
                     "gpt2-4layers", "gpt2-6heads", "qwen2", "qwen3", "mistral", "smollm3", "olmo2",
-                    "phi3", "phi3-long", "gemma2", "gemma3", "gemma3-untied", "qwen3-tied",
+                    "olmo3", "phi3", "phi3-long", "gemma2", "gemma3", "gemma3-untied", "qwen3-tied",
                     "mistral-tied", "smollm3-tied", "olmo2-tied", "phi3-tied");
 INSTANTIATE_TEST_SUITE_P(Models, GoldenLayouts, kWithoutExperts, name_of);
 const auto kWithExperts = testing::Values("mixtral", "qwen3-moe", "mixtral-tied", "qwen3-moe-tied");

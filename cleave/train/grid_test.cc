@@ -114,8 +114,8 @@ TEST_P(Grid, SavedOnOneLayout_ResumesOnAnother) {
 
 INSTANTIATE_TEST_SUITE_P(Families, Grid,
                          testing::Values("llama", "gpt2", "bert", "qwen2", "qwen3", "qwen3_moe",
-                                         "mistral", "mixtral", "smollm3", "olmo2", "phi3", "gemma2",
-                                         "gemma3_text"),
+                                         "mistral", "mixtral", "smollm3", "olmo2", "olmo3", "phi3",
+                                         "gemma2", "gemma3_text"),
                          [](const auto& param) { return param.param; });
 
 }  // namespace

@@ -86,10 +86,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const Json json =
         Json::parse(cleave::fuzz::text_of(data, size), "config.json", cleave::kConfigLimits);
-    for (const auto read : {&cleave::llama_config, &cleave::qwen2_config, &cleave::qwen3_config,
-                            &cleave::mistral_config, &cleave::smollm3_config, &cleave::olmo2_config,
-                            &cleave::phi3_config, &cleave::gemma2_config, &cleave::gemma3_config,
-                            &cleave::mixtral_config, &cleave::qwen3_moe_config}) {
+    for (const auto read :
+         {&cleave::llama_config, &cleave::qwen2_config, &cleave::qwen3_config,
+          &cleave::mistral_config, &cleave::smollm3_config, &cleave::olmo2_config,
+          &cleave::olmo3_config, &cleave::phi3_config, &cleave::gemma2_config,
+          &cleave::gemma3_config, &cleave::mixtral_config, &cleave::qwen3_moe_config}) {
       check([&](const Json& config) { check_decoder(read(config)); }, json);
     }
     check(check_gpt2, json);

@@ -128,6 +128,9 @@ MODELS = {
     "mistral": decoder("Mistral", 4, 2, head_dim=16, sliding_window=5),
     "smollm3": decoder("SmolLM3", 4, 1, no_rope_layers=[1, 0], rope_scaling={"type": "linear", "factor": 2.5}, mlp_bias=True),
     "olmo2": decoder("Olmo2", 6, 2, hidden_act="gelu"),
+    # transformers reads another base than its default only from rope_parameters.
+    "olmo3": decoder("Olmo3", 4, 2, sliding_window=5, rope_theta=500000.0, rope_scaling=YARN_ROPE)
+    | {"layer_types": ["sliding_attention", "full_attention"]},
     "phi3": decoder("Phi3", 6, 2, hidden_size=96, sliding_window=5, original_max_position_embeddings=32, rope_scaling=LONGROPE),
     "phi3-long": decoder("Phi3", 4, 4, hidden_size=64, partial_rotary_factor=0.75, original_max_position_embeddings=2)
     | {"rope_scaling": LONGROPE_OF_6 | {"attention_factor": 1.2}},

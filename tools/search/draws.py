@@ -36,7 +36,7 @@ def draw_model(rng, families):
         model["kv_heads"] = rng.choice([k for k in range(1, heads + 1) if heads % k == 0])
         model["attention_bias"], model["mlp_bias"] = maybe(rng, 0.25), maybe(rng, 0.25)
         scaled = ("longrope",) if family == "phi3" else ("linear", "llama3", "yarn", "longrope")
-        if family == "gemma3_text":
+        if family in ("gemma3_text", "olmo3"):
             scaled = ("linear", "llama3", "yarn")
         elif model["head_dim"] > 2 and family != "phi3":  # transformers divides by head_dim - 2
             scaled += ("dynamic",)

@@ -52,9 +52,9 @@ KEYS_AND_VALUES = re.compile(r"self_attn\.(k|v|qkv)_(proj\.(weight|bias)|norm\.w
 
 def copies_over_tp(model, name, tp):
     """The least and the largest number of copies of a tensor that the tp ranks hold together."""
-    if KEYS_AND_VALUES.search(name) and model["kv_heads"] % tp and (model["family"] == "olmo2" or "norm" not in name):
+    if KEYS_AND_VALUES.search(name) and model["kv_heads"] % tp and (model["family"] in models.OLMO or "norm" not in name):
         return 1, tp  # ranks share a key and value head
-    is_vector_of_heads = model["family"] == "olmo2" and ("q_norm" in name or "k_norm" in name)
+    is_vector_of_heads = model["family"] in models.OLMO and ("q_norm" in name or "k_norm" in name)
     whole = WHOLE.search(name) and not is_vector_of_heads
     return (tp, tp) if whole else (1, 1)
 

@@ -30,15 +30,16 @@ DEFAULTS = {
 }
 # Llama, and its relatives by the name that transformers gives their classes.
 DECODERS = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral", "smollm3": "SmolLM3",
-            "olmo2": "Olmo2", "phi3": "Phi3", "mixtral": "Mixtral", "qwen3_moe": "Qwen3Moe",
+            "olmo2": "Olmo2", "olmo3": "Olmo3", "phi3": "Phi3", "mixtral": "Mixtral", "qwen3_moe": "Qwen3Moe",
             "gemma2": "Gemma2", "gemma3_text": "Gemma3"}
 GEMMA = ("gemma2", "gemma3_text")
+OLMO = ("olmo2", "olmo3")
 WITH_EXPERTS = ("mixtral", "qwen3_moe")
 # Layers of an MLP, by family, that a plan can shard.
 WITH_PLANS = {"gpt2": ("transformer.h.*.mlp.c_fc", "transformer.h.*.mlp.c_proj"),
               "bert": ("bert.encoder.layer.*.intermediate.dense", "bert.encoder.layer.*.output.dense")}
 WITH_PLANS |= {family: ("model.layers.*.mlp.{gate_proj,up_proj}", "model.layers.*.mlp.down_proj")
-               for family in ("llama", "qwen2", "qwen3", "mistral", "smollm3", "olmo2", "gemma2", "gemma3_text")}
+               for family in ("llama", "qwen2", "qwen3", "mistral", "smollm3", "olmo2", "olmo3", "gemma2", "gemma3_text")}
 WORDS = ("the", "of", "a", "cat", "dog", "runs", "film", "fine", "dull", "un", "##able", "##s", "##ing", ".", ",", "b", "c",
          "d", "e", "##a", "##b", "##c", "##d", "##e", "x", "y", "z", "##x", "##y", "##z")
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -69,7 +70,7 @@ def has_biases(m, kind):
         return True
     if kind == "mlp":
         return m["mlp_bias"] and m["family"] in ("llama", "smollm3")
-    return m["attention_bias"] and m["family"] in ("llama", "qwen3", "qwen3_moe", "smollm3", "olmo2", *GEMMA)
+    return m["attention_bias"] and m["family"] in ("llama", "qwen3", "qwen3_moe", "smollm3", *OLMO, *GEMMA)
 
 
 def own_settings(m):
@@ -91,8 +92,10 @@ def own_settings(m):
                 "num_experts_per_tok": m["experts_per_token"] or m["experts"]}
     if family in ("mistral", "phi3"):
         return {"sliding_window": window}
+    types = ["sliding_attention" if window and (i + m["seed"]) % 2 else "full_attention" for i in range(m["layers"])]
+    if family == "olmo3":
+        return {"sliding_window": window or 4096, "layer_types": types}
     if family in GEMMA:
-        types = ["sliding_attention" if window and (i + m["seed"]) % 2 else "full_attention" for i in range(m["layers"])]
         own = {"sliding_window": window or 4096, "layer_types": types, "rope_local_base_freq": 30.0,
                "hidden_activation": m["activation"] or "gelu_pytorch_tanh", "query_pre_attn_scalar": 2 * m["head_dim"],
                "final_logit_softcapping": (None, 2.0, 30.0)[m["seed"] % 3]}
@@ -104,7 +107,7 @@ def rope_settings(m):
     """rope_scaling of config.json. Only with `short_length` the frequencies change within a case."""
     factors = [1 + i / 4 for i in range(m["head_dim"] // 2)]
     # transformers 5.19 does not read the older name in models whose layers have two kinds of attention.
-    name_of_kind = "rope_type" if m["family"] == "gemma3_text" else "type"
+    name_of_kind = "rope_type" if m["family"] in ("gemma3_text", "olmo3") else "type"
     return {"linear": {name_of_kind: "linear", "factor": 2.5}, "dynamic": {name_of_kind: "dynamic", "factor": 2.0},
             "llama3": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                        "original_max_position_embeddings": 16},
@@ -127,8 +130,11 @@ def decoder_config(m):
         config["rope_parameters"] = {"rope_type": "default", "rope_theta": m["theta"]}
         if m["family"] == "gemma3_text":
             config["rope_parameters"] = {"full_attention": config["rope_parameters"]}
+        if m["family"] == "olmo3":
+            config["rope_parameters"] = dict.fromkeys(("full_attention", "sliding_attention"), config["rope_parameters"])
         return config
-    config["rope_theta"] = m["theta"]
+    # From OLMo 3's rope_theta transformers 5.19 takes only the base of full layers; published files have its default.
+    config["rope_theta"] = 500000.0 if m["family"] == "olmo3" else m["theta"]
     if m["rope"] != "default":
         config["rope_scaling"] = rope_settings(m)
     if m["family"] == "phi3":
@@ -194,13 +200,13 @@ def decoder_shapes(m):
     yield "model.embed_tokens.weight", [m["vocab"], d]
     for n in range(m["layers"]):
         at = f"model.layers.{n}."
-        yield at + ("post_feedforward_layernorm" if m["family"] == "olmo2" else "input_layernorm") + ".weight", [d]
+        yield at + ("post_feedforward_layernorm" if m["family"] in OLMO else "input_layernorm") + ".weight", [d]
         yield at + "post_attention_layernorm.weight", [d]
         if m["family"] in GEMMA:
             yield at + "pre_feedforward_layernorm.weight", [d]
             yield at + "post_feedforward_layernorm.weight", [d]
-        if m["family"] in ("qwen3", "qwen3_moe", "olmo2", "gemma3_text"):
-            each = m["family"] != "olmo2"
+        if m["family"] in ("qwen3", "qwen3_moe", *OLMO, "gemma3_text"):
+            each = m["family"] not in OLMO
             yield at + "self_attn.q_norm.weight", [m["head_dim"] if each else q]
             yield at + "self_attn.k_norm.weight", [m["head_dim"] if each else kv]
         for name, rows in columns.items():

@@ -141,6 +141,16 @@ void read_layer_types(const Json& json, int64_t window, const std::vector<bool>&
   }
 }
 
+void read_periodic_windows(const Json& json, int64_t full_every, DecoderConfig& c) {
+  const int64_t window = read_window(json, 4096);
+  std::vector<bool> is_sliding;
+  for (int64_t i = 1; i <= c.facts.num_layers; ++i) is_sliding.push_back(i % full_every != 0);
+  if (window == 0 && full_every > 1 && !json.has("layer_types")) {
+    json.at("sliding_window").fail("layers of this model_type have a sliding window; give one");
+  }
+  read_layer_types(json, window, is_sliding, c);
+}
+
 void set_window(const Json& json, int64_t window, DecoderConfig& c) {
   for (DecoderLayer& layer : c.layers) layer.window = window;
   if (!json.has("layer_types")) return;

@@ -85,10 +85,18 @@ ExpertsConfig read_experts(const Json& json, int64_t width, const ExpertsConfig&
 RotaryOptions read_rotary(const Json& json, const DecoderConfig& c,
                           const DecoderDefaults& defaults);
 
-/// Reads the rotary settings of Gemma 3, whose sliding layers have their own, for the layers of `c`
-/// with their windows: rope_theta and rope_scaling for full layers and rope_local_base_freq for
-/// sliding ones, or rope_parameters with an object for each type of layer. Throws Error(kFormat).
-void read_layer_rotary(const Json& json, DecoderConfig& c);
+/// A base of the rotary angles. Throws Error(kFormat).
+double read_theta(const Json& json, std::string_view key, double absent);
+
+/// The bases of the rotary angles of full and of sliding layers, where their settings have none.
+struct LayerThetas {
+  double full = 0, sliding = 0;
+};
+
+/// Reads the rotary settings of a model whose sliding layers have their own, for the layers of `c`
+/// with their windows: rope_scaling for full layers, or rope_parameters with an object for each
+/// type of layer. Throws Error(kFormat).
+void read_layer_rotary(const Json& json, const LayerThetas& thetas, DecoderConfig& c);
 
 /// Throws Error(kFormat) if config.json turns sliding windows on: the family has none.
 void refuse_window(const Json& json);
@@ -101,6 +109,10 @@ int64_t read_window(const Json& json, int64_t absent);
 /// types, or a sliding layer with window 0.
 void read_layer_types(const Json& json, int64_t window, const std::vector<bool>& is_sliding,
                       DecoderConfig& c);
+
+/// Sets the windows of a family whose layers are sliding, of 4096 keys by default, but for layers
+/// full_every, 2 full_every, ...; layer_types can change that. Throws Error(kFormat).
+void read_periodic_windows(const Json& json, int64_t full_every, DecoderConfig& c);
 
 /// For families in which all layers have the same window: sets it, and refuses layer_types that
 /// differ.

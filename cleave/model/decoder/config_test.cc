@@ -112,6 +112,29 @@ TEST(DecoderConfig, SlidingWindows_AreThoseOfTheirLayers) {
             (std::vector<int64_t>{0, 5, 0, 0}));
 }
 
+// Oracle: configuration_olmo3.py and modeling_olmo3.py in transformers 5.19.0.
+TEST(DecoderConfig, Olmo3_ScalesTheRotaryPositionsOfFullLayersOnly) {
+  const DecoderConfig c =
+      olmo3_config(config(R"(, "rope_scaling": {"rope_type": "linear", "factor": 8.0})"));
+  EXPECT_EQ(windows_of(c), (std::vector<int64_t>{4096, 4096, 4096, 0}));
+  EXPECT_EQ(c.rotary.scaling, RotaryOptions::Scaling::kLinear);
+  EXPECT_EQ(c.rotary.theta, 500000);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(c.layers[i].rotary.value().scaling, RotaryOptions::Scaling::kNone);
+    EXPECT_EQ(c.layers[i].rotary.value().theta, 500000);
+  }
+  EXPECT_FALSE(c.layers[3].rotary.has_value());
+  EXPECT_EQ(c.norm_eps, 1e-5);
+  EXPECT_EQ(c.facts.pad_id, 1);
+  const DecoderConfig newer = olmo3_config(config(
+      R"(, "sliding_window": 7, "rope_parameters": {"full_attention": {"rope_type": "default",
+         "rope_theta": 300.0}, "sliding_attention": {"rope_type": "default", "rope_theta": 200.0}},
+         "layer_types": ["full_attention", "sliding_attention", "full_attention", "full_attention"])"));
+  EXPECT_EQ(windows_of(newer), (std::vector<int64_t>{0, 7, 0, 0}));
+  EXPECT_EQ(newer.rotary.theta, 300);
+  EXPECT_EQ(newer.layers[1].rotary.value().theta, 200);
+}
+
 TEST(DecoderConfig, LayersWithoutRotaryPositions_AreListedOrEveryFourth) {
   EXPECT_EQ(rotary_layers(smollm3_config(config())), (std::vector<bool>{true, true, true, false}));
   EXPECT_EQ(rotary_layers(smollm3_config(config(R"(, "no_rope_layer_interval": 2)"))),

@@ -178,12 +178,16 @@ RotaryOptions read_rope(const Json& json, const std::optional<Json>& settings, d
 
 RotaryOptions read_rotary(const Json& json, const DecoderConfig& c,
                           const DecoderDefaults& defaults) {
-  const double theta = json.number_or("rope_theta", defaults.theta, 1, kMostTheta);
+  const double theta = read_theta(json, "rope_theta", defaults.theta);
   const std::optional<Json> older = settings_at(json, "rope_scaling");
   return read_rope(json, older ? older : settings_at(json, "rope_parameters"), theta, c, defaults);
 }
 
-void read_layer_rotary(const Json& json, DecoderConfig& c) {
+double read_theta(const Json& json, std::string_view key, double absent) {
+  return json.number_or(key, absent, 1, kMostTheta);
+}
+
+void read_layer_rotary(const Json& json, const LayerThetas& thetas, DecoderConfig& c) {
   constexpr std::string_view kFull = "full_attention", kSliding = "sliding_attention";
   std::optional<Json> full = settings_at(json, "rope_scaling"), sliding;
   if (const std::optional<Json> types = settings_at(json, "rope_parameters")) {
@@ -203,9 +207,8 @@ void read_layer_rotary(const Json& json, DecoderConfig& c) {
       settings->fail("longrope is not supported for this model_type");
     }
   }
-  c.rotary = read_rope(json, full, json.number_or("rope_theta", 1e6, 1, kMostTheta), c, {});
-  const double local = json.number_or("rope_local_base_freq", 10000, 1, kMostTheta);
-  const RotaryOptions of_sliding = read_rope(json, sliding, local, c, {});
+  c.rotary = read_rope(json, full, thetas.full, c, {});
+  const RotaryOptions of_sliding = read_rope(json, sliding, thetas.sliding, c, {});
   for (DecoderLayer& layer : c.layers) {
     if (layer.window > 0) layer.rotary = of_sliding;
   }

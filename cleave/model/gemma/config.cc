@@ -8,16 +8,6 @@
 namespace cleave::inline model {
 namespace {
 
-void read_windows(const Json& json, int64_t full_every, DecoderConfig& c) {
-  const int64_t window = read_window(json, 4096);
-  std::vector<bool> is_sliding;
-  for (int64_t i = 1; i <= c.facts.num_layers; ++i) is_sliding.push_back(i % full_every != 0);
-  if (window == 0 && full_every > 1 && !json.has("layer_types")) {
-    json.at("sliding_window").fail("layers of this model_type have a sliding window; give one");
-  }
-  read_layer_types(json, window, is_sliding, c);
-}
-
 /// A soft cap; `absent` is the value if the key is missing, and null is 0: no cap.
 double read_soft_cap(const Json& json, std::string_view key, double absent) {
   constexpr double kLeast = 1e-6, kMost = 1e6;
@@ -37,7 +27,7 @@ DecoderConfig read_gemma(const Json& json, const DecoderDefaults& defaults, int6
   c.embedding_scale = std::sqrt(static_cast<double>(c.facts.hidden));
   c.score_divisor =
       std::sqrt(json.number_or("query_pre_attn_scalar", 256, kLeastScalar, kMostScalar));
-  read_windows(json, full_every, c);
+  read_periodic_windows(json, full_every, c);
   refuse_setting(json, "mlp_bias");
   return c;
 }
@@ -114,7 +104,10 @@ DecoderConfig gemma3_config(const Json& json) {
                                json.int_or("sliding_window_pattern", 6, 1, kMostLayers));
   c.qk_norm = QkNorm::kEachHead;
   c.logit_cap = read_soft_cap(json, "final_logit_softcapping", 0);
-  read_layer_rotary(json, c);
+  read_layer_rotary(json,
+                    {.full = read_theta(json, "rope_theta", 1e6),
+                     .sliding = read_theta(json, "rope_local_base_freq", 10000)},
+                    c);
   return c;
 }
 
