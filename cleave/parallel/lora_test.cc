@@ -6,7 +6,6 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "cleave/kernels/cpu/dequantize.h"
 #include "cleave/mesh/mesh.h"
 #include "cleave/model/model.h"
 #include "cleave/nn/cross_entropy.h"
@@ -19,6 +18,7 @@
 #include "cleave/parallel/parallelize.h"
 #include "cleave/parallel/zero1.h"
 #include "tests/support/golden.h"
+#include "tests/support/quantized_values.h"
 #include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
 
@@ -400,28 +400,9 @@ struct Adapted {
   [[nodiscard]] std::unique_ptr<Model> model() const { return make_model(config); }
 };
 
-/// What int8 with a scale for each row leaves of a matrix. `row_dim`: the dim of the rows.
-Tensor rounded_to_int8(const Tensor& value, int row_dim) {
-  const Tensor w = value.to(at::kFloat);
-  const Tensor scale = w.abs().amax(1 - row_dim, true) / 127;
-  return ((w / scale).round() * scale).to(at::kDouble);
-}
-
-/// What nf4 leaves of a matrix: the nearest of 16 numbers times the largest of 64 inputs.
-Tensor rounded_to_nf4(const Tensor& value, int row_dim) {
-  const Tensor numbers = at::tensor(at::ArrayRef<float>(kNf4Numbers), at::kFloat);
-  std::vector<Tensor> blocks;
-  for (const Tensor& block : value.to(at::kFloat).split(64, 1 - row_dim)) {
-    const Tensor scale = block.abs().amax(1 - row_dim, true);
-    const Tensor index = ((block / scale).unsqueeze(2) - numbers).abs().argmin(2);
-    blocks.push_back(numbers.index({index}) * scale);
-  }
-  return at::cat(blocks, 1 - row_dim).to(at::kDouble);
-}
-
 Tensor rounded(const Tensor& value, const Parameter::Quantization& to) {
-  return to.form == QuantizedForm::kInt8 ? rounded_to_int8(value, to.row_dim)
-                                         : rounded_to_nf4(value, to.row_dim);
+  const bool is_int8 = to.form == QuantizedForm::kInt8;
+  return (is_int8 ? test::rounded_to_int8 : test::rounded_to_nf4)(value, to.row_dim);
 }
 
 Tensor value_of(const Parameter& p) {

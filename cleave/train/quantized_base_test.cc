@@ -1,19 +1,18 @@
 // Training of LoRA adapters beside frozen weights in fewer bits. Oracle: a run beside the weights
 // that the rounding leaves, made here by torch.
 #include <filesystem>
-#include <functional>
 #include <limits>
 
 #include <ATen/ATen.h>
 
 #include "cleave/file/folder_writer.h"
 #include "cleave/format/safetensors_writer.h"
-#include "cleave/kernels/cpu/dequantize.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/model/model.h"
 #include "cleave/parallel/lora.h"
 #include "cleave/planner/forecast.h"
 #include "tests/support/lora_runs.h"
+#include "tests/support/quantized_values.h"
 
 namespace cleave::quantized_base_test {
 namespace {
@@ -28,12 +27,12 @@ class QuantizedBase : public test::LoraRuns, public testing::WithParamInterface<
     return o;
   }
 
-  /// A copy of the base model with other matrices in its blocks.
-  std::string changed_base(const std::function<Tensor(const Tensor&)>& change) {
+  /// A copy of the base model with the matrices of its blocks rounded.
+  std::string changed_base(test::Rounding round) {
     test::Tensors tensors = test::read_tensors(base_);
     std::vector<TensorInfo> infos;
     for (auto& [name, t] : tensors) {
-      if (name.find(".layers.") != std::string::npos && t.dim() == 2) t = change(t).contiguous();
+      if (name.find(".layers.") != std::string::npos && t.dim() == 2) t = round(t, 0).contiguous();
       infos.push_back({.name = name, .dtype = dtype_of(t.scalar_type()), .shape = t.sizes().vec()});
     }
     const SafetensorsPlan plan(infos);
@@ -52,28 +51,12 @@ class QuantizedBase : public test::LoraRuns, public testing::WithParamInterface<
   }
 };
 
-Tensor rounded_to_int8(const Tensor& matrix) {
-  const Tensor scale = matrix.abs().amax(1, true) / 127;
-  return (matrix / scale).round() * scale;
-}
-
-Tensor rounded_to_nf4(const Tensor& matrix) {
-  const Tensor numbers = at::tensor(at::ArrayRef<float>(kNf4Numbers), at::kFloat);
-  std::vector<Tensor> blocks;
-  for (const Tensor& block : matrix.to(at::kFloat).split(64, 1)) {
-    const Tensor scale = block.abs().amax(1, true);
-    blocks.push_back(numbers.index({((block / scale).unsqueeze(2) - numbers).abs().argmin(2)}) *
-                     scale);
-  }
-  return at::cat(blocks, 1).to(matrix.scalar_type());
-}
-
 // fp32: rounding of sums in another order, which Adam enlarges over six steps. bf16: 8 bits.
 TEST_P(QuantizedBase, Losses_AreThoseOfTheRoundedWeights) {
   for (const std::string dtype : {"fp32", "bf16"}) {
     TrainOptions plain = options("plain" + dtype);
-    plain.model =
-        changed_base(GetParam() == std::string("int8") ? rounded_to_int8 : rounded_to_nf4);
+    plain.model = changed_base(GetParam() == std::string("int8") ? test::rounded_to_int8
+                                                                 : test::rounded_to_nf4);
     plain.dtype = dtype;
     const std::vector<double> want = losses(plain);
     TrainOptions quantized = quantized_options("quantized" + dtype);
