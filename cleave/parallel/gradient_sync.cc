@@ -22,6 +22,18 @@
 
 namespace cleave::inline parallel {
 
+namespace {
+
+/// The sum of a tensor's elements, read as integers: the same in any order.
+Tensor sum_of_bits(const Tensor& t) {
+  const at::ScalarType bits = t.element_size() == 2   ? at::kShort
+                              : t.element_size() == 4 ? at::kInt
+                                                      : at::kLong;
+  return t.detach().contiguous().view(bits).sum(at::kLong);
+}
+
+}  // namespace
+
 /// Reports when backward has finished a call of a layer.
 class GradSyncHook : public Wrap {
  public:
@@ -129,10 +141,42 @@ at::ScalarType GradientSync::read_type_of(const Bucket& bucket) {
   return read_type(*bucket.shards->parameters().front(), bucket.precision);
 }
 
+/// Data-parallel ranks that begin with different weights, by a seed of their own for example, would
+/// train without an error and learn nothing.
+void GradientSync::check_same_weights(const Axis& data) {
+  Parameters compared;
+  std::vector<Tensor> sums;  // the largest sum and the largest negated one differ if the sums do
+  for (const auto& p : parameters_) {
+    if (data_of(*p).get() != &data || !p->leaf().defined() || p->leaf().is_meta()) continue;
+    compared.push_back(p);
+    sums.push_back(sum_of_bits(p->leaf()));
+    sums.push_back(sums.back().neg());
+  }
+  if (compared.empty()) return;
+  has_compared_weights_ = true;
+  const Tensor largest =
+      data.all_reduce(at::stack(sums), "comparison of weights", ReduceOp::kMax).cpu();
+  const auto* values = largest.const_data_ptr<int64_t>();
+  for (size_t i = 0; i < compared.size(); ++i) {
+    CLEAVE_CHECK(values[2 * i] == -values[2 * i + 1], Code::kUsage, compared[i]->name(),
+                 " differs between data-parallel ranks; fill it with the same numbers on all, for "
+                 "example from the same seed");
+  }
+}
+
+void GradientSync::compare_weights_once() {
+  // ZeRO-1 and FSDP have one copy of each weight.
+  if (has_compared_weights_ || options_.sharding != DataSharding::kNone) return;
+  for (const auto& data : {dp_, copies_}) {
+    if (data != nullptr && data->size() > 1) check_same_weights(*data);
+  }
+}
+
 void GradientSync::refresh_weights() {
   const at::NoGradGuard no_grad;
   record_on_leaves();
   check_types();
+  compare_weights_once();
   const auto start_gather = [&](size_t b) {
     // A stage whose weights are all frozen has no buckets.
     if (b >= buckets_.size() || !buckets_[b].shards->is_sharded()) return Work();
@@ -315,6 +359,7 @@ void GradientSync::complete() {
     }
     finish_gradients(parameters_, tp);  // parameters that the loss does not use get zeros
   } else if (!is_complete()) {
+    compare_weights_once();
     sum_buckets();
   }
   if (options_.pipeline != nullptr) options_.pipeline->sum_tied_gradients();

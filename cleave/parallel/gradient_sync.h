@@ -58,7 +58,8 @@ class GradientSync {
   [[nodiscard]] const Parameters& parameters() const { return parameters_; }
 
   /// Updates the weights that forward reads from the leaves. Call it after the leaves are filled
-  /// and after each optimizer step. Collective.
+  /// and after each optimizer step. The first call, or else the first complete(), compares the
+  /// weights of the data-parallel ranks: Error(kUsage) if they differ. Collective.
   void refresh_weights();
 
   /// Begins a step of `num_micro_batches` forward and backward passes. With 0, for an unknown
@@ -102,6 +103,8 @@ class GradientSync {
   [[nodiscard]] bool has_unsummed_copies() const;
   void check_types() const;
   void check_reads_copies() const;
+  void compare_weights_once();
+  void check_same_weights(const Axis& data);
   void reset_step();
   void finish_pass(size_t layer);
   void start_next();
@@ -111,6 +114,7 @@ class GradientSync {
   std::shared_ptr<const Axis> dp_, copies_;  // the leaves refer to them; copies_: of experts
   GradientSyncOptions options_;
   std::vector<Bucket> buckets_;     // in the order in which they start; none with FSDP
+  bool has_compared_weights_ = false;
   size_t num_started_ = 0;          // in this step
   size_t num_passes_ = 0;           // through each layer in this step
   std::vector<size_t> num_passed_;  // calls finished in this step, by layer

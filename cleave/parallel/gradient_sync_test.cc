@@ -252,6 +252,31 @@ TEST(ShardPrecision, OfLeavesInFp64_IsRefusedIfItIsNarrower) {
   }
 }
 
+// One element of the last weight differs, by one bit. Forward reads the leaves themselves without
+// refresh_weights().
+TEST(GradientSync, RanksWithDifferentWeights_AreRefusedBeforeTheFirstSum) {
+  for (const bool refreshes : {false, true}) {
+    on_mesh(3, 1, [&](const Axis& dp, const Axis& tp) {
+      const auto model = model_on(tp);
+      GradientSync sync(model->parameters(), dp,
+                        {.precision = ShardPrecision{.param = at::kFloat, .reduce = at::kFloat}});
+      materialize(*model, {.seed = 5});
+      const auto last = model->parameters().back();
+      if (dp.rank() == 1) last->leaf().detach().view(at::kInt).view(-1)[0].add_(1);
+      const Error error = test::thrown_by([&] {
+        if (refreshes) sync.refresh_weights();
+        sync.begin(1);
+        backward(*model, dp, tp, 0);
+        sync.complete();
+      });
+      EXPECT_EQ(error.code(), Code::kUsage);
+      EXPECT_NE(std::string(error.what()).find(last->name() + " differs between data-parallel"),
+                std::string::npos)
+          << error.what();
+    });
+  }
+}
+
 struct Sharding {
   bool as_list = false;      // each layer gathers for the next one
   bool has_partial = false;  // an incomplete forward after each micro-batch, before weights change

@@ -146,18 +146,19 @@ int64_t bytes_sent(const Case& c) {
 }
 
 // Closed form: an all-reduce over two ranks sends each element twice by half of the ranks, a
-// reduce-scatter once.
+// reduce-scatter once. refresh_weights() compares unsharded weights by two integers for each.
 TEST(ReduceType, GradientsInBf16_SendTwoBytesAnElement) {
-  int64_t numel = 0;
+  int64_t numel = 0, compared = 0;
   for (const auto& p : make_model(Json::parse(kConfig, "config.json"))->parameters()) {
     numel += p->numel();
+    compared += 2 * static_cast<int64_t>(sizeof(int64_t));
   }
   for (const at::ScalarType sent : {at::kBFloat16, at::kFloat}) {
     const auto item = static_cast<int64_t>(at::elementSize(sent));
     const auto of = [&](DataSharding sharding) {
       return bytes_sent({.sharding = sharding, .sent = sent, .num_micro_batches = 1});
     };
-    EXPECT_EQ(of(DataSharding::kNone), numel * item);
+    EXPECT_EQ(of(DataSharding::kNone), numel * item + compared);
     EXPECT_EQ(of(DataSharding::kZero1), numel / 2 * item);
     EXPECT_EQ(of(DataSharding::kFsdp), numel / 2 * item);
   }
