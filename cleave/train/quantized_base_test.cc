@@ -1,6 +1,7 @@
 // Training of LoRA adapters beside frozen weights in fewer bits. Oracle: a run beside the weights
 // that the rounding leaves, made here by torch.
 #include <filesystem>
+#include <functional>
 #include <limits>
 
 #include <ATen/ATen.h>
@@ -27,12 +28,12 @@ class QuantizedBase : public test::LoraRuns, public testing::WithParamInterface<
     return o;
   }
 
-  /// A copy of the base model with the matrices of its blocks rounded.
-  std::string changed_base(test::Rounding round) {
+  /// A copy of the base model with other matrices in its blocks.
+  std::string changed_base(const std::function<Tensor(const Tensor&)>& change) {
     test::Tensors tensors = test::read_tensors(base_);
     std::vector<TensorInfo> infos;
     for (auto& [name, t] : tensors) {
-      if (name.find(".layers.") != std::string::npos && t.dim() == 2) t = round(t, 0).contiguous();
+      if (name.find(".layers.") != std::string::npos && t.dim() == 2) t = change(t).contiguous();
       infos.push_back({.name = name, .dtype = dtype_of(t.scalar_type()), .shape = t.sizes().vec()});
     }
     const SafetensorsPlan plan(infos);
@@ -55,8 +56,10 @@ class QuantizedBase : public test::LoraRuns, public testing::WithParamInterface<
 TEST_P(QuantizedBase, Losses_AreThoseOfTheRoundedWeights) {
   for (const std::string dtype : {"fp32", "bf16"}) {
     TrainOptions plain = options("plain" + dtype);
-    plain.model = changed_base(GetParam() == std::string("int8") ? test::rounded_to_int8
-                                                                 : test::rounded_to_nf4);
+    const bool is_int8 = GetParam() == std::string("int8");
+    plain.model = changed_base([&](const Tensor& matrix) {
+      return is_int8 ? test::rounded_to_int8(matrix, 0) : test::rounded_to_nf4(matrix, 0);
+    });
     plain.dtype = dtype;
     const std::vector<double> want = losses(plain);
     TrainOptions quantized = quantized_options("quantized" + dtype);

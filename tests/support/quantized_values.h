@@ -7,9 +7,8 @@
 
 namespace cleave::test {
 
-/// What a form of quantized weights leaves of a matrix [rows, inputs], or [inputs, rows] with
-/// `row_dim` 1, in its type. Oracle: libtorch's operations in fp32.
-using Rounding = at::Tensor (*)(const at::Tensor& matrix, int row_dim);
+// What a form of quantized weights leaves of a matrix [rows, inputs], or [inputs, rows] with
+// `row_dim` 1, in its type. Oracle: libtorch's operations in fp32.
 
 /// int8 with a scale for each row.
 inline at::Tensor rounded_to_int8(const at::Tensor& matrix, int row_dim) {
