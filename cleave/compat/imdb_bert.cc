@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/model/flops.h"
 #include "cleave/model/model.h"
 #include "cleave/nn/attention.h"
 #include "cleave/nn/dropout.h"
@@ -162,10 +163,9 @@ class ImdbBert : public Model {
   }
 
   [[nodiscard]] double train_flops_per_token(int64_t seq_len) override {
-    // 2 per weight forward and 4 backward; attention's two products over the whole sequence.
-    const ModelFacts& f = config_.facts;
-    const int64_t layer = f.hidden * (4 * f.hidden + 2 * config_.intermediate + 2 * seq_len);
-    return 6.0 * static_cast<double>(f.num_layers * layer);
+    std::vector<Layer*> of_all_tokens{&norm_};
+    for (const auto& block : blocks_) of_all_tokens.push_back(block.get());
+    return train_flops_of(of_all_tokens, seq_len);
   }
 
  private:

@@ -88,6 +88,13 @@ TEST(ImdbBert, WithoutAMask_TheMeanIsOverAllTokens) {
   EXPECT_LE(test::largest_difference(plain, (*model)(ids, masked).local()), 1e-14);
 }
 
+// Oracle: 6 for each element of a matrix or norm that every token reads, and 12 K T for each head.
+TEST(ImdbBert, OperationsOfAStep_AreThoseOfItsTokens) {
+  const double block = 4 * 10 * 10 + 2 * 10 * 14 + 2 * 2 * 10;
+  EXPECT_DOUBLE_EQ(make_model(config())->train_flops_per_token(7),
+                   6 * (kLayers * block + 2 * kWidth) + kLayers * 12 * kWidth * 7);
+}
+
 TEST(ReadLabels, NumbersOutOfOrder_AreSortedAndGapsRefused) {
   const auto labels_of = [](const std::string& text) {
     return read_labels(Json::parse(text, "config.json"));

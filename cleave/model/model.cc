@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "cleave/model/flops.h"
 #include "cleave/nn/experts.h"
 #include "cleave/nn/linear.h"
 
@@ -58,11 +59,11 @@ Plan Model::plan(bool sequence_parallel) const {
   return plan;
 }
 
-double Model::train_flops_per_token(int64_t seq_len) {
+double train_flops_of(std::span<Layer* const> layers, int64_t seq_len) {
   double forward = 0;
   double frozen = 0;  // of the products with frozen matrices
   double second = 0;  // of second products with them
-  walk([&](const Layer& layer) {
+  const auto add = [&](const Layer& layer) {
     const double own = layer.forward_flops_per_token(seq_len);
     forward += own;
     const auto* linear = dynamic_cast<const Linear*>(&layer);
@@ -74,9 +75,15 @@ double Model::train_flops_per_token(int64_t seq_len) {
         own / static_cast<double>(elements) * static_cast<double>(linear->weight()->numel());
     frozen += product;
     if (linear->has_second_product()) second += 2 * product;  // and the gradient of its input
-  });
+  };
+  for (Layer* layer : layers) layer->walk(add);
   // Backward computes the gradients of the weights, unless they are frozen, and of the inputs.
   return 3 * forward - frozen + second;
+}
+
+double Model::train_flops_per_token(int64_t seq_len) {
+  Layer* const all = this;
+  return train_flops_of({&all, 1}, seq_len);
 }
 
 DTensor Model::forward(const DTensor& ids, const Context& context) {

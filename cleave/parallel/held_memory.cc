@@ -23,7 +23,7 @@ KindBytes held_bytes(const Parameters& parameters, const Optimizer* optimizer,
   KindBytes bytes{};
   for (const auto& p : parameters) {
     const Tensor& leaf = p->leaf();
-    bytes[kWeightBytes] += bytes_of(leaf);
+    bytes[kWeightBytes] += bytes_of(leaf) + bytes_of(p->scales());
     bytes[kGradientBytes] += gradient_bytes(leaf);
     const Tensor use = p->other_use();
     if (!use.defined() || !leaf.defined()) continue;

@@ -223,12 +223,30 @@ TEST(ContextOf, PackedBatch_HasPositionsAndTheFirstKeyOfEachQuery) {
                                                   0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0})));
   EXPECT_TRUE(at::equal(context.first_key, table({0, 0, 0, 0, 0, 5, 5, 5, 5, 9, 10, 11,  //
                                                   0, 0, 0, 0, 0, 0, 0, 0, 0, 9, 10, 11})));
-  // 10 + 6, and 36: 1 + 2 * mean position.
-  EXPECT_EQ(text_length(batch.rows(1, 3)), 1 + 2 * 52 / 24);
   const Batch alone =
       make_batch(*texts(), {.num_samples = 7, .batch_size = 7, .shuffle = false}, 0, 0, 7);
   EXPECT_FALSE(context_of(alone).first_key.defined());
-  EXPECT_EQ(text_length(alone), 9);
+}
+
+// Oracle: the lengths of the texts. The utilization of a packed run is that of its texts alone.
+TEST(TokenSums, OfPaddedAndPackedTexts_AreTheSame) {
+  const auto sums_of = [](const Dataset& data, int64_t num_micro_batches) {
+    const int64_t size = data.size();
+    const SampleOrder order{.num_samples = size, .batch_size = size, .shuffle = false};
+    const Batch batch = make_batch(data, order, 0, 0, size);
+    const int64_t rows = (size + num_micro_batches - 1) / num_micro_batches;
+    // One micro-batch more than there are sequences for.
+    return token_sums(micro_batches_of(batch, rows, num_micro_batches + 1), size);
+  };
+  for (const int64_t num_micro_batches : {1, 2, 3}) {
+    for (const auto& data : {texts(), packed_texts()}) {
+      const TokenSums sums = sums_of(*data, num_micro_batches);
+      EXPECT_EQ(sums.tokens, 3 + 7 + 2 + 5 + 9 + 4 + 6);
+      EXPECT_EQ(sums.lengths, 9 + 49 + 4 + 25 + 81 + 16 + 36);
+      EXPECT_EQ(sums.length(), 6);  // 220 / 36
+    }
+  }
+  EXPECT_EQ(TokenSums().length(), 0);
 }
 
 /// The losses of a run that trains nothing, on training and evaluation data.

@@ -12,6 +12,8 @@
 #include "cleave/model/model.h"
 #include "cleave/parallel/lora.h"
 #include "cleave/planner/forecast.h"
+#include "cleave/planner/layout_options.h"
+#include "cleave/report/record.h"
 #include "tests/support/lora_runs.h"
 #include "tests/support/quantized_values.h"
 
@@ -110,6 +112,18 @@ TEST_P(QuantizedBase, WeightThatIsNotFinite_IsRefusedByName) {
   EXPECT_NE(error.find(str("has a NaN or infinity, which ", GetParam(), " cannot represent")),
             std::string::npos)
       << error;
+}
+
+// Oracle: the forecast, whose weights are a closed form below.
+TEST_P(QuantizedBase, WeightsInTheReport_HaveTheirScales) {
+  const TrainOptions o = quantized_options("report");
+  losses(o);
+  const ParallelConfig layout{.lora = lora_from(o)};
+  const Forecast planned = forecast(Json::parse_file(base_ + "/config.json"), layout,
+                                    {.batch_size = 4, .micro_batch_size = 4, .seq_len = 12});
+  const NamesAndBytes held = read_record(o.out).memory.at(0).bytes;
+  ASSERT_EQ(held.at(0).first, "weights");
+  EXPECT_EQ(held.at(0).second, planned.ranks[0].memory.weights);
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, QuantizedBase, testing::Values("int8", "nf4"),

@@ -22,22 +22,28 @@ Context context_of(const Batch& batch, Context shared) {
   return shared;
 }
 
-int64_t text_length(const Batch& batch) {
-  if (!batch.positions.defined()) return batch.ids.size(1);
-  // The mean position of one text of T tokens is (T - 1) / 2.
-  return 1 + 2 * batch.positions.sum().item<int64_t>() / batch.positions.numel();
+int64_t TokenSums::length() const {
+  return tokens == 0 ? 0 : (lengths + tokens / 2) / tokens;
 }
 
-int64_t num_tokens(std::span<const Batch> batches, int64_t num_rows) {
-  int64_t sum = 0;
+TokenSums token_sums(std::span<const Batch> batches, int64_t num_rows) {
+  TokenSums sums;
   for (const Batch& batch : batches) {
     const int64_t rows = std::min(num_rows, batch.ids.size(0));
     num_rows -= rows;
-    sum += batch.attention_mask.defined()
-               ? batch.attention_mask.narrow(0, 0, rows).sum().item<int64_t>()
-               : rows * batch.ids.size(1);
+    const auto first_rows = [rows](const Tensor& t) { return t.narrow(0, 0, rows); };
+    const Tensor is_token = batch.attention_mask.defined()
+                                ? first_rows(batch.attention_mask).to(at::kLong)
+                                : at::ones({rows, batch.ids.size(1)}, at::kLong);
+    const Tensor counts = is_token.sum(1);
+    sums.tokens += counts.sum().item<int64_t>();
+    // The tokens of a text of T have the positions 0 to T - 1, of which 2 p + 1 sums up to T^2.
+    const Tensor lengths = batch.positions.defined()
+                               ? (2 * first_rows(batch.positions) + 1) * is_token
+                               : counts.square();
+    sums.lengths += lengths.sum().item<int64_t>();
   }
-  return sum;
+  return sums;
 }
 
 std::vector<Batch> micro_batches_of(const Batch& batch, int64_t size, int64_t count) {

@@ -12,12 +12,18 @@ namespace cleave::inline train {
 /// that the batch has.
 Context context_of(const Batch& batch, Context shared = {});
 
-/// The length of a sequence with one text for which causal attention costs as much per token as
-/// for this batch: T, or less if several texts share a sequence.
-int64_t text_length(const Batch& batch);
+/// Sums over the tokens of some sequences, without padding.
+struct TokenSums {
+  int64_t tokens = 0;
+  int64_t lengths = 0;  ///< of each token, the length of its text
 
-/// The tokens of the first `num_rows` sequences of these micro-batches, without padding.
-int64_t num_tokens(std::span<const Batch> batches, int64_t num_rows);
+  /// The length of texts for which causal attention costs as much per token as for these; 0 without
+  /// tokens.
+  [[nodiscard]] int64_t length() const;
+};
+
+/// The sums of the first `num_rows` sequences of these micro-batches.
+TokenSums token_sums(std::span<const Batch> batches, int64_t num_rows);
 
 /// Divides a data-parallel rank's batch into `count` micro-batches of up to `size` samples (a pair
 /// stays whole). If it has too few, the rest are its first sample without labels, which adds

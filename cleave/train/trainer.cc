@@ -45,7 +45,7 @@ ParallelConfig with_buckets(const TrainSetup& setup, const Axis& dp, const Axis&
 /// A step's values of the global batch.
 struct Trainer::StepSums {
   double loss, comm_s;  // comm_s: of all ranks
-  int64_t tokens;
+  TokenSums texts;
   double reward_margin, reward_accuracy, aux_loss;
 };
 
@@ -187,7 +187,7 @@ void Trainer::train_step(int64_t step) {
   profile_.end_time();
   state_.step = step + 1;
   state_.evaluation_is_pending = false;  // that was of other weights
-  state_.tokens += sums.tokens;
+  state_.tokens += sums.texts.tokens;
   stop_.poll("step");
 
   const double seconds = monotonic_s() - start;
@@ -196,7 +196,7 @@ void Trainer::train_step(int64_t step) {
     profile_.add_time(recording_->seconds());
   }
   profile_.end_memory();
-  const double rate = static_cast<double>(sums.tokens) / seconds;
+  const double rate = static_cast<double>(sums.texts.tokens) / seconds;
   StepMetrics m{
       .step = state_.step,
       .loss = has_labels ? sums.loss : NAN,
@@ -207,7 +207,7 @@ void Trainer::train_step(int64_t step) {
       .step_ms = seconds * 1e3,
       .comm_ms = sums.comm_s / world_.size() * 1e3,
       .peak_rss_bytes = peak_rss_bytes(),
-      .mfu = rate * rank_.model().train_flops_per_token(text_length(batches[0])) / machine_.flops};
+      .mfu = rate * rank_.model().train_flops_per_token(sums.texts.length()) / machine_.flops};
   if (setup_.task == Task::kDpo) {
     m.reward_margin = sums.reward_margin;
     m.reward_accuracy = sums.reward_accuracy;
@@ -236,27 +236,28 @@ void Trainer::evaluate(StepMetrics& m) {
   checkpoints_.keep_best(state_);
 }
 
-/// One all-reduce for the loss, the time in collectives and the tokens.
+/// One all-reduce for the loss, the time in collectives, the tokens and more.
 Trainer::StepSums Trainer::sum_over_ranks(const PassResult& pass, std::span<const Batch> batches,
                                           double comm_s) const {
   const bool counts = rank_.same_batch().rank() == 0;
   const int64_t rows =
       batches_.own_range(setup_.order.batch_size).size() * setup_.rows_per_sample();
-  const int64_t tokens = counts ? num_tokens(batches, rows) : 0;
+  const TokenSums own = counts ? token_sums(batches, rows) : TokenSums();
   const Tensor sums = everyone_.all_reduce(
-      at::tensor({counts ? pass.loss : 0.0, comm_s, static_cast<double>(tokens),
-                  counts ? pass.reward_margin : 0.0, counts ? pass.reward_accuracy : 0.0,
-                  counts ? pass.aux_loss.value_or(0) : 0.0},
+      at::tensor({counts ? pass.loss : 0.0, comm_s, static_cast<double>(own.tokens),
+                  static_cast<double>(own.lengths), counts ? pass.reward_margin : 0.0,
+                  counts ? pass.reward_accuracy : 0.0, counts ? pass.aux_loss.value_or(0) : 0.0},
                  at::kDouble),
       "step");
   const auto sum = [&](int64_t i) { return sums[i].item<double>(); };
   // NaN's sign is unspecified.
-  return {.loss = std::isnan(sum(0)) ? NAN : sum(0),
-          .comm_s = sum(1),
-          .tokens = static_cast<int64_t>(sum(2)),
-          .reward_margin = sum(3),
-          .reward_accuracy = sum(4),
-          .aux_loss = sum(5)};
+  return {
+      .loss = std::isnan(sum(0)) ? NAN : sum(0),
+      .comm_s = sum(1),
+      .texts = {.tokens = static_cast<int64_t>(sum(2)), .lengths = static_cast<int64_t>(sum(3))},
+      .reward_margin = sum(4),
+      .reward_accuracy = sum(5),
+      .aux_loss = sum(6)};
 }
 
 /// Seconds in collectives so far.

@@ -1,5 +1,7 @@
 #include "cleave/model/bert/bert.h"
 
+#include "cleave/model/flops.h"
+
 namespace cleave::inline model {
 namespace {
 
@@ -88,16 +90,11 @@ std::string Bert::task() const {
 }
 
 double Bert::train_flops_per_token(int64_t seq_len) {
-  // 2 per weight forward and 4 backward; attention's two products over the whole sequence.
-  // Embedding lookups and heads on one token of a sequence are not counted.
-  int64_t weights = 0;
-  for (const auto& layer : layers_) {
-    for (const auto& p : layer->parameters()) weights += p->numel();
+  std::vector<Layer*> of_all_tokens = trunk();
+  if (predictions_) {  // without its own parameter, which is the decoder's bias once more
+    for (Layer* child : predictions_->children()) of_all_tokens.push_back(child);
   }
-  const int64_t width = config_.facts.hidden;
-  if (predictions_) weights += width * (width + config_.facts.vocab_size);
-  const int64_t attention = 2 * config_.facts.num_layers * width * seq_len;
-  return 6.0 * static_cast<double>(weights + attention);
+  return train_flops_of(of_all_tokens, seq_len);
 }
 
 std::vector<std::string> Bert::other_names(const std::string& parameter) const {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/checkpoint/load.h"
+#include "cleave/parallel/lora.h"
 #include "tests/support/golden_model.h"
 #include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
@@ -108,6 +109,37 @@ INSTANTIATE_TEST_SUITE_P(Layouts, ClippedBertGolden, ::testing::ValuesIn(layouts
                          test::layout_name);
 INSTANTIATE_TEST_SUITE_P(Layouts, DescendingBertGolden,
                          ::testing::ValuesIn(layouts_of({"bert-cls"})), test::layout_name);
+
+std::unique_ptr<Model> bert(const std::string& architecture) {
+  return make_model(Json::parse(R"({"model_type": "bert", "vocab_size": 11, "hidden_size": 8,
+      "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2,
+      "max_position_embeddings": 16, "architectures": [")" +
+                                    architecture + "\"]}",
+                                "config.json"));
+}
+
+// Oracle: 6 for each element of a trained matrix, bias or norm that a token uses and 12 K T for
+// each head; 4 for each of a frozen matrix, whose gradient is not computed. Lookups, the pooler and
+// the classifier do not read every token.
+TEST(Bert, OperationsOfAStep_AreThoseOfItsTokens) {
+  constexpr double kMatrices = 4 * 8 * 8 + 2 * 8 * 12;
+  constexpr double kLayer = kMatrices + 5 * 8 + 12 + 4 * 8;
+  constexpr double kWords = 8 * 8 + 8 * 11;
+  constexpr double kTrunk = 2 * kLayer + 2 * 8;  // with the norm of the embeddings
+  constexpr double kAttention = 2 * 12 * 8 * 5;
+  constexpr double kAdapters = 2 * 2 * (4 * (8 + 8) + 2 * (8 + 12));  // of the layers
+  const auto words = bert("BertForMaskedLM"), classes = bert("BertForSequenceClassification");
+  const double of_words = 6 * (kTrunk + kWords + 3 * 8 + 11) + kAttention;
+  EXPECT_DOUBLE_EQ(words->train_flops_per_token(5), of_words);
+  EXPECT_DOUBLE_EQ(classes->train_flops_per_token(5), 6 * kTrunk + kAttention);
+  for (const auto& model : {words.get(), classes.get()}) {
+    attach_lora(*model, model->sequence(), {.rank = 2}, at::kFloat);
+  }
+  EXPECT_DOUBLE_EQ(words->train_flops_per_token(5),
+                   of_words - 2 * (2 * kMatrices + kWords) + 6 * kAdapters);
+  EXPECT_DOUBLE_EQ(classes->train_flops_per_token(5),
+                   6 * kTrunk + kAttention - 4 * kMatrices + 6 * kAdapters);
+}
 
 TEST(RealMiniLm, HiddenStatesAndPooledToken_AreThoseOfTransformers) {
   CLEAVE_NEEDS_DATA();

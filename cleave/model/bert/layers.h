@@ -38,6 +38,9 @@ class BertAttention : public Layer, public HasHeads {
   void prepare_split(const Axis& axis) override;
   void check_split(const Axis& axis) override;
   [[nodiscard]] HeadAttention& heads() override { return heads_; }
+  [[nodiscard]] double forward_flops_per_token(int64_t seq_len) const override {
+    return heads_.forward_flops_per_token(seq_len);
+  }
 
  protected:
   DTensor forward(const DTensor& x, const Context& context) override;
