@@ -1,9 +1,11 @@
 #include "cleave/checkpoint/run_folder.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <thread>
+#include <unistd.h>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -109,6 +111,12 @@ void require_shared(const fs::path& run, const Axis& world) {
                [&] { return world.rank() == 0 || holder_in(run) == holder.item<int64_t>(); });
 }
 
+/// Refuses a folder that this host has mounted for reading only, or in which this rank's user may
+/// not write: the first save would fail.
+void require_writable(const fs::path& run) {
+  if (::access(run.c_str(), W_OK | X_OK) != 0) throw_io(run.string(), "access to write", errno);
+}
+
 /// Appends `suffix` to a path's name, and a number if that name exists. Returns the new path.
 fs::path set_aside(const fs::path& path, const std::string& suffix) {
   fs::path aside = path.string() + suffix;
@@ -167,8 +175,9 @@ RunFolder::RunFolder(fs::path path, Writers writers, int64_t keep_last)
     const auto newest = checkpoint_to_resume(path_);
     if (newest) name_newest(*newest);
   }
-  writers_.world.barrier("run folder opened");
   require_shared(path_, writers_.world);
+  require_writable(path_);
+  writers_.world.barrier("run folder opened");
 }
 
 RunFolder::~RunFolder() {

@@ -247,42 +247,6 @@ TEST(RunFolder, InvalidOptionsAndPaths_AreRefused) {
   EXPECT_THAT(file.what(), HasSubstr("file/run: mkdir failed: Not a directory"));
 }
 
-// As on two hosts that share no disk. Without this, the first save would fail, after hours. Rank 0
-// must not continue either: it would rename checkpoints that rank 1 does not see.
-TEST(RunFolder, FolderThatRankZeroDoesNotHave_IsRefusedBeforeTheFirstStep) {
-  const TempFolder folder;
-  std::atomic<bool> has_continued = false;
-  const Error error = thrown_by([&] {
-    on_layout({2, 1}, [&](const Writers& writers) {
-      const RunFolder run(folder / std::to_string(writers.world.rank()), writers);
-      has_continued = true;
-    });
-  });
-  EXPECT_EQ(error.code(), Code::kIo);
-  EXPECT_THAT(error.what(), HasSubstr("/1: rank 1 does not see what rank 0 writes there"));
-  EXPECT_FALSE(has_continued);
-}
-
-// As after a restart on a host whose disk is not mounted. The checkpoint is not damaged: without
-// this, the run would go back to the older one.
-TEST(RunFolder, CheckpointThatOneRankDoesNotSee_IsNotCalledDamaged) {
-  const TempFolder folder;
-  const Axis one;
-  const Training training(one);
-  for (const std::string rank : {"0", "1"}) {
-    RunFolder run(folder / rank, {one, one, one});
-    for (const int64_t step : {1, 2}) run.save(training.checkpoint(step));
-  }
-  fs::remove_all(folder / "1/step_00000002");
-  const Error error = thrown_by([&] {
-    on_layout({2, 1}, [&](const Writers& writers) {
-      (void)newest_intact_checkpoint(folder / std::to_string(writers.world.rank()), writers.world);
-    });
-  });
-  EXPECT_EQ(error.code(), Code::kIo);
-  EXPECT_THAT(error.what(), HasSubstr("/1/step_00000002: rank 1 does not see what rank 0 writes"));
-}
-
 TEST(RunFolder, WithoutAnyCheckpoint_HasNoIntactOne) {
   const TempFolder folder;
   EXPECT_FALSE(newest_intact_checkpoint(folder.path()).has_value());
