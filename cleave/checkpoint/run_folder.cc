@@ -1,9 +1,11 @@
 #include "cleave/checkpoint/run_folder.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <thread>
+#include <unistd.h>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -71,22 +73,48 @@ int64_t holder_in(const fs::path& run) {
   }
 }
 
-/// Refuses a folder in which this rank does not see the lock of rank 0: it is on another disk, and
-/// no checkpoint could be completed in it. Network disks may show a new file late.
-void require_shared(const fs::path& run, const Axis& world) {
+/// Waits until every rank sees what rank 0 sees on the disk, and refuses a folder in which one does
+/// not: it is on another disk. Network disks may show a new file late. All ranks wait together, so
+/// that none changes the folder, or waits for another one for long, before all have seen it.
+template <class Sees>
+void require_seen(const Axis& world, std::string_view site, const std::string& what,
+                  const Sees& sees) {
   constexpr double kLimitS = 10;
-  Tensor holder = at::tensor({world.rank() == 0 ? holder_in(run) : 0}, at::kLong);
-  world.broadcast_(holder, 0, "run folder: is it shared");
-  if (world.rank() == 0) return;
-  std::error_code ignored;
-  fs::create_directories(run, ignored);  // asks the disk, not this host's memory of it
   const double start = monotonic_s();
-  while (holder_in(run) != holder.item<int64_t>()) {
-    CLEAVE_CHECK(monotonic_s() - start < kLimitS, Code::kIo, run.string(), ": rank ", world.rank(),
-                 " does not see what rank 0 writes there; --out must be one folder on a disk that ",
-                 "all hosts share");
+  while (true) {
+    const int64_t blind = sees() ? 0 : world.size() - world.rank();
+    const int64_t is_late = monotonic_s() - start > kLimitS ? 1 : 0;
+    const Tensor all =
+        world.all_reduce(at::tensor({blind, is_late}, at::kLong), site, ReduceOp::kMax);
+    const int64_t most = all[0].item<int64_t>();
+    if (most == 0) return;
+    // Only one rank throws, so that all ranks report the same error.
+    if (all[1].item<int64_t>() != 0) {
+      CLEAVE_CHECK(blind != most, Code::kIo, what, ": rank ", world.rank(), " does not see what ",
+                   "rank 0 writes there; --out must be one folder on a disk that all hosts share");
+      world.barrier(site);
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
+}
+
+/// Refuses a folder in which a rank does not see the lock of rank 0: no checkpoint could be
+/// completed in it.
+void require_shared(const fs::path& run, const Axis& world) {
+  constexpr std::string_view kSite = "run folder: is it shared";
+  Tensor holder = at::tensor({world.rank() == 0 ? holder_in(run) : 0}, at::kLong);
+  world.broadcast_(holder, 0, kSite);
+  std::error_code ignored;
+  // Asks the disk, not this host's memory of it.
+  if (world.rank() != 0) fs::create_directories(run, ignored);
+  require_seen(world, kSite, run.string(),
+               [&] { return world.rank() == 0 || holder_in(run) == holder.item<int64_t>(); });
+}
+
+/// Refuses a folder that this host has mounted for reading only, or in which this rank's user may
+/// not write: the first save would fail.
+void require_writable(const fs::path& run) {
+  if (::access(run.c_str(), W_OK | X_OK) != 0) throw_io(run.string(), "access to write", errno);
 }
 
 /// Appends `suffix` to a path's name, and a number if that name exists. Returns the new path.
@@ -147,8 +175,9 @@ RunFolder::RunFolder(fs::path path, Writers writers, int64_t keep_last)
     const auto newest = checkpoint_to_resume(path_);
     if (newest) name_newest(*newest);
   }
-  writers_.world.barrier("run folder opened");
   require_shared(path_, writers_.world);
+  require_writable(path_);
+  writers_.world.barrier("run folder opened");
 }
 
 RunFolder::~RunFolder() {
@@ -330,6 +359,11 @@ std::optional<IntactCheckpoint> newest_intact_checkpoint(const fs::path& run, co
     world.broadcast_(candidate, 0, "restart: newest checkpoint");
     if (candidate.item<int64_t>() < 0) break;
     whole.path = run / checkpoint_name(candidate.item<int64_t>());
+    // What another host does not see is not damaged, and must not be set aside.
+    require_seen(world, "restart: is the folder shared", whole.path.string(), [&] {
+      std::error_code unreadable;
+      return fs::exists(whole.path / kManifestName, unreadable) || unreadable;
+    });
     const auto mine = damage_of(whole.path, {.index = world.rank(), .count = world.size()});
     const auto damage = broadcast_damage(mine, world);
     if (!damage) return whole;

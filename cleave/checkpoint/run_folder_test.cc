@@ -247,19 +247,6 @@ TEST(RunFolder, InvalidOptionsAndPaths_AreRefused) {
   EXPECT_THAT(file.what(), HasSubstr("file/run: mkdir failed: Not a directory"));
 }
 
-// As on two hosts that share no disk. Without this, the first save would fail, after hours.
-TEST(RunFolder, FolderThatRankZeroDoesNotHave_IsRefusedBeforeTheFirstStep) {
-  const TempFolder folder;
-  const Error error = thrown_by([&] {
-    on_layout({2, 1}, [&](const Writers& writers) {
-      const RunFolder run(folder / std::to_string(writers.world.rank()), writers);
-      writers.world.barrier("both have the folder");
-    });
-  });
-  EXPECT_EQ(error.code(), Code::kIo);
-  EXPECT_THAT(error.what(), HasSubstr("/1: rank 1 does not see what rank 0 writes there"));
-}
-
 TEST(RunFolder, WithoutAnyCheckpoint_HasNoIntactOne) {
   const TempFolder folder;
   EXPECT_FALSE(newest_intact_checkpoint(folder.path()).has_value());

@@ -15,6 +15,8 @@
 #include "cleave/data/text_ids.h"
 #include "cleave/data/tokens.h"
 #include "cleave/file/atomic_write.h"
+#include "cleave/file/fault_hook.h"
+#include "cleave/file/file_lock.h"
 
 namespace cleave::inline data {
 namespace {
@@ -130,19 +132,25 @@ class CacheLock {
     const fs::path path = folder / ".tokens.lock";
     fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0664);
     if (fd_ < 0) throw_io(path.string(), "open", errno);
-    while (::flock(fd_, LOCK_EX) != 0) {
-      if (errno == EINTR) continue;
-      const int error = errno;
-      ::close(fd_);
-      throw_io(path.string(), "flock", error);
+    int error = EINTR;
+    while (error == EINTR) {
+      error = call_file_hook(FileCall::kLock, path.string());
+      if (error == 0 && ::flock(fd_, LOCK_EX) != 0) error = errno;
     }
+    is_held_ = error == 0;
+    if (is_held_ || lacks_locks(error)) return;
+    ::close(fd_);
+    throw_io(path.string(), name(FileCall::kLock), error);
   }
   ~CacheLock() { ::close(fd_); }
+  /// False on a disk without locks.
+  [[nodiscard]] bool is_held() const { return is_held_; }
   CacheLock(const CacheLock&) = delete;
   CacheLock& operator=(const CacheLock&) = delete;
 
  private:
   int fd_ = -1;
+  bool is_held_ = false;
 };
 
 /// The files of a cache that hold a data file's ids and its documents' lengths.
@@ -184,18 +192,21 @@ class CachedFile {
   fs::path ids_, lengths_;
 };
 
+TokenizedFile tokenized_in_memory(const std::string& path, FileKind kind,
+                                  const Tokenizer& tokenizer) {
+  ReadingProgress progress = common_progress({path}, kTokenized, "");
+  TokenizedFile file{.ids = Tokens(tokenizer.vocab_size()), .lengths = Tokens(kLongestDocument)};
+  tokenize(path, kind, tokenizer, progress,
+           {.ids = [&](auto part) { file.ids.append(part); },
+            .lengths = [&](auto part) { file.lengths.append(part); }});
+  return file;
+}
+
 }  // namespace
 
 TokenizedFile tokenized_file(const std::string& path, FileKind kind, const Tokenizer& tokenizer,
                              const std::string& cache_folder) {
-  if (cache_folder.empty()) {
-    ReadingProgress progress = common_progress({path}, kTokenized, cache_folder);
-    TokenizedFile file{.ids = Tokens(tokenizer.vocab_size()), .lengths = Tokens(kLongestDocument)};
-    tokenize(path, kind, tokenizer, progress,
-             {.ids = [&](auto part) { file.ids.append(part); },
-              .lengths = [&](auto part) { file.lengths.append(part); }});
-    return file;
-  }
+  if (cache_folder.empty()) return tokenized_in_memory(path, kind, tokenizer);
   const uint64_t content = hash_file(path, cache_folder);
   const std::array<uint64_t, 5> identity{
       kCacheVersion, static_cast<uint64_t>(kind), content, tokenizer.fingerprint(),
@@ -208,6 +219,8 @@ TokenizedFile tokenized_file(const std::string& path, FileKind kind, const Token
   fs::create_directories(cache_folder, error);
   if (error) throw_io(cache_folder, "mkdir", error.value());
   const CacheLock lock(cache_folder);
+  // Several processes would write the same files.
+  if (!lock.is_held()) return tokenized_in_memory(path, kind, tokenizer);
   if (std::optional<TokenizedFile> file = cached.open()) return std::move(*file);
   remove_partial_files(cache_folder);
   ReadingProgress progress({path}, {.unit = kTokenized});  // whichever process comes first

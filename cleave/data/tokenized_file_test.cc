@@ -1,4 +1,5 @@
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <thread>
@@ -9,6 +10,7 @@
 #include "cleave/base/clock.h"
 #include "cleave/data/tokens.h"
 #include "cleave/file/atomic_write.h"
+#include "cleave/file/fault_hook.h"
 #include "tests/support/captured_stdout.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
@@ -136,6 +138,21 @@ TEST(TokenizedFile, WithoutCacheFolder_IsMemoryOnlyWithTheSameChecksum) {
   EXPECT_EQ(memory.checksum(), mapped.checksum());
   EXPECT_EQ(ids_of(memory), ids_of(mapped));
   EXPECT_EQ(tokenizer.calls(), 2);
+}
+
+// Without a lock, processes would write the same files at the same time.
+TEST(TokenizedFile, CacheOnADiskWithoutLocks_IsMemoryOnlyWithTheSameChecksum) {
+  const Setting setting;
+  const CountingTokenizer tokenizer(65536);
+  const Tokens memory = tokenized_file(setting.file, FileKind::kText, tokenizer, "").ids;
+  const ScopedFileHook hook(
+      [](FileCall call, const std::string&) { return call == FileCall::kLock ? ENOSYS : 0; });
+  const Tokens unlocked = setting.open(tokenizer);
+  EXPECT_EQ(ids_of(memory), ids_of(unlocked));
+  EXPECT_EQ(memory.checksum(), unlocked.checksum());
+  for (const auto& entry : fs::directory_iterator(setting.cache)) {
+    EXPECT_EQ(entry.path().filename(), ".tokens.lock");
+  }
 }
 
 TEST(TokenizedFile, OtherContentOrTokenizer_IsTokenizedAgain) {

@@ -9,7 +9,7 @@ namespace cleave::inline file {
 /// cleaning up on a full disk.
 class BareLock {
  public:
-  /// Throws as FileLock.
+  /// Throws as FileLock, also Error(kIo) on a disk without locks.
   explicit BareLock(const std::filesystem::path& folder);
   ~BareLock();
   BareLock(const BareLock&) = delete;

@@ -32,6 +32,8 @@ std::string_view name(FileCall call) {
       return "mkdir";
     case FileCall::kRemove:
       return "remove";
+    case FileCall::kLock:
+      return "flock";
   }
   return "unknown call";
 }

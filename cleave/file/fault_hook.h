@@ -17,6 +17,7 @@ enum class FileCall : uint8_t {
   kFsyncFolder,
   kMakeFolder,
   kRemove,
+  kLock,
 };
 
 /// The name of a call in messages: "open", "pwrite", "fsync", ...

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <sys/file.h>
@@ -11,7 +12,9 @@
 #include <utility>
 
 #include "cleave/base/error.h"
+#include "cleave/base/log.h"
 #include "cleave/file/bare_lock.h"
+#include "cleave/file/fault_hook.h"
 
 namespace cleave::inline file {
 namespace {
@@ -47,14 +50,22 @@ bool is_current(const File& file) {
          opened.st_dev == named.st_dev;
 }
 
-/// The locked file; nullopt if its name was removed between opening and locking.
-std::optional<File> try_lock(const fs::path& path, const fs::path& target) {
+/// The locked file; nullopt if its name was removed between opening and locking. `is_for_writing`:
+/// a disk without locks is no error.
+std::optional<File> try_lock(const fs::path& path, const fs::path& target, bool is_for_writing) {
   File file = open_lock_file(path);
-  if (::flock(file.fd(), LOCK_EX | LOCK_NB) == 0) {
+  int error = call_file_hook(FileCall::kLock, file.path());
+  if (error == 0 && ::flock(file.fd(), LOCK_EX | LOCK_NB) != 0) error = errno;
+  if (error == 0) {
     if (!is_current(file)) return std::nullopt;
     return file;
   }
-  if (errno != EWOULDBLOCK) throw_io(file.path(), "flock", errno);
+  if (is_for_writing && lacks_locks(error)) {
+    log_warning(target.string(), " is on a disk without file locks (", std::strerror(error),
+                "); see to it that no other process writes there");
+    return file;
+  }
+  if (error != EWOULDBLOCK) throw_io(file.path(), name(FileCall::kLock), error);
   std::string holder(std::min<uint64_t>(file.size(), kMaxHolderBytes), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(holder)));
   throw Error(Code::kIo, str(target.string(), " is being written by ",
@@ -63,13 +74,17 @@ std::optional<File> try_lock(const fs::path& path, const fs::path& target) {
 }
 
 /// `target`: what the lock is for.
-File lock_file(const fs::path& path, const fs::path& target) {
+File lock_file(const fs::path& path, const fs::path& target, bool is_for_writing = true) {
   while (true) {
-    if (auto locked = try_lock(path, target)) return std::move(*locked);
+    if (auto locked = try_lock(path, target, is_for_writing)) return std::move(*locked);
   }
 }
 
 }  // namespace
+
+bool lacks_locks(int error) {
+  return error == ENOSYS || error == EOPNOTSUPP || error == ENOLCK;
+}
 
 // If a call below fails, the destructor runs, because the delegated constructor has finished.
 FileLock::FileLock(const fs::path& folder) : FileLock(lock_file(folder / ".lock", folder)) {
@@ -92,7 +107,8 @@ FileLock::~FileLock() {
   ::unlink(file_.path().c_str());  // while the lock is still held, so the name is this lock's
 }
 
-BareLock::BareLock(const fs::path& folder) : file_(lock_file(folder / ".lock", folder)) {}
+BareLock::BareLock(const fs::path& folder)
+    : file_(lock_file(folder / ".lock", folder, /*is_for_writing=*/false)) {}
 
 BareLock::~BareLock() {
   ::unlink(file_.path().c_str());

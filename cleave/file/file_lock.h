@@ -7,8 +7,13 @@
 
 namespace cleave::inline file {
 
+/// Whether this error of flock means that the disk has no locks, as a network disk that is mounted
+/// without them.
+bool lacks_locks(int error);
+
 /// Exclusive lock for writing: flock on a file, held until destruction. The kernel releases it when
-/// the process dies. The file contains pid and host of the holder and is removed with the lock.
+/// the process dies. The file contains pid and host of the holder and is removed with the lock. On
+/// a disk without locks it warns, and keeps nobody out.
 class FileLock {
  public:
   /// For everything in a folder, by FOLDER/.lock. Throws Error(kIo) immediately, with pid and host

@@ -19,6 +19,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/file/atomic_write.h"
+#include "cleave/file/bare_lock.h"
 #include "cleave/file/fault_hook.h"
 #include "cleave/file/file_lock.h"
 #include "tests/support/temp_folder.h"
@@ -284,6 +285,21 @@ TEST(FileLock, OfAName_LeavesOtherNamesFree) {
   EXPECT_TRUE(fs::is_empty(folder.path()));
 }
 
+// As on Lustre without -o flock, and on NFS without its lock service.
+TEST(FileLock, DiskWithoutLocks_WarnsAndIsWritten) {
+  const TempFolder folder;
+  for (const int error : {ENOSYS, EOPNOTSUPP, ENOLCK}) {
+    const ScopedFileHook hook(
+        [&](FileCall call, const std::string&) { return call == FileCall::kLock ? error : 0; });
+    testing::internal::CaptureStderr();
+    { const FileLock lock(folder.path()); }
+    EXPECT_THAT(testing::internal::GetCapturedStderr(),
+                HasSubstr(" is on a disk without file locks ("));
+    // A folder that may be in use is not cleaned up.
+    EXPECT_EQ(thrown_by([&] { BareLock bare(folder.path()); }).code(), Code::kIo);
+  }
+}
+
 // The holder ends and removes the file after another process opened it and before it locks it.
 TEST(FileLock, NameRemovedWhileItOpens_LocksTheNewFile) {
   const TempFolder folder;
@@ -303,8 +319,9 @@ TEST(FileLock, FailureWhileItIsTaken_LeavesNothing) {
   const TempFolder folder;
   for (int failing = 1; failing <= 2; ++failing) {
     int calls = 0;
-    const ScopedFileHook hook(
-        [&](FileCall, const std::string&) { return ++calls == failing ? ENOSPC : 0; });
+    const ScopedFileHook hook([&](FileCall call, const std::string&) {
+      return call != FileCall::kLock && ++calls == failing ? ENOSPC : 0;
+    });
     EXPECT_EQ(thrown_by([&] { FileLock lock(folder.path()); }).code(), Code::kIo);
     EXPECT_TRUE(fs::is_empty(folder.path())) << failing;
   }

@@ -97,13 +97,14 @@ ConfigFingerprint fingerprint_of(const TrainSetup& setup) {
   const auto checksum = [](const auto& data) {
     return data ? to_hex(data->fingerprint()) : std::string("none");
   };
+  const std::string checkpoint =
+      setup.resumes ? fs::path(setup.folder->path).filename().string() : "none";
+  // First: with an --out on another disk, --resume, --dtype and others have no effect there.
   ConfigFingerprint fingerprint{
+      {"the newest checkpoint of --out, a folder that all hosts must share:", checkpoint},
       {"the layout", setup.layout.describe()},
       {"--plan with checksum", o.plan.empty() ? "" : to_hex(hash_bytes(read_file(o.plan)))}};
   add_options(fingerprint, o);
-  if (setup.resumes) {
-    fingerprint.emplace_back("the checkpoint", fs::path(setup.folder->path).filename().string());
-  }
   if (setup.folder) {
     read_from(setup.folder->folders(), [&] { add_weights(fingerprint, *setup.folder); });
   }
