@@ -113,7 +113,7 @@ class GradientSync {
   Parameters parameters_;
   std::shared_ptr<const Axis> dp_, copies_;  // the leaves refer to them; copies_: of experts
   GradientSyncOptions options_;
-  std::vector<Bucket> buckets_;     // in the order in which they start; none with FSDP
+  std::vector<Bucket> buckets_;  // in the order in which they start; none with FSDP
   bool has_compared_weights_ = false;
   size_t num_started_ = 0;          // in this step
   size_t num_passes_ = 0;           // through each layer in this step
