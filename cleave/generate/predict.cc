@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -76,6 +77,12 @@ Output classes_of(const Prediction& p, const Tensor& scores) {
   return out;
 }
 
+/// A token as text; one of WordPiece with the mark ## of the rest of a word.
+std::string word_of(const Tokenizer& tokenizer, int64_t id) {
+  if (tokenizer.kind() == "WordPiece") return tokenizer.token(id).value_or("");
+  return tokenizer.decode(std::array{id});
+}
+
 Output words_of(const Prediction& p, const std::vector<int64_t>& ids, const Tensor& scores) {
   const int64_t mask = *p.tokenizer->special().mask;
   Output out;
@@ -87,7 +94,7 @@ Output words_of(const Prediction& p, const std::vector<int64_t>& ids, const Tens
     if (count > 1) out.text += str("  token ", at, ":\n");
     for (const auto& [id, probability] :
          ranked(scores[static_cast<int64_t>(at)], p.options.top_k)) {
-      const std::string word = p.tokenizer->token(id).value_or("");
+      const std::string word = word_of(*p.tokenizer, id);
       words.push_back({{"word", word}, {"id", id}, {"probability", probability}});
       out.text += line_of(word, probability);
     }

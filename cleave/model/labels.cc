@@ -46,9 +46,9 @@ std::vector<std::string> read_labels(const Json& json) {
 
 Json classifier_config(const Json& config, const std::vector<std::string>& labels) {
   auto json = nlohmann::ordered_json::parse(config.dump());
-  if (config.string_or("model_type", "") == "bert") {
-    json["architectures"] = {"BertForSequenceClassification"};
-  }
+  const std::string type = config.string_or("model_type", "");
+  if (type == "bert") json["architectures"] = {"BertForSequenceClassification"};
+  if (type == "roberta") json["architectures"] = {"RobertaForSequenceClassification"};
   auto id2label = nlohmann::ordered_json::object();
   auto label2id = nlohmann::ordered_json::object();
   for (size_t i = 0; i < labels.size(); ++i) {

@@ -29,6 +29,7 @@ struct Registry {
   std::vector<Family> families{{"llama", &decoder<&llama_config>, &llama_presets},
                                {"gpt2", &make_gpt2, &gpt2_presets},
                                {"bert", &make_bert, &bert_presets},
+                               {"roberta", &make_bert, &roberta_presets},
                                {"qwen2", &decoder<&qwen2_config>, &qwen2_presets},
                                {"qwen3", &decoder<&qwen3_config>, &qwen3_presets},
                                {"qwen3_moe", &decoder<&qwen3_moe_config>, &qwen3_moe_presets},

@@ -301,12 +301,16 @@ constexpr std::array<FamilyDefaults, 8> kFamilies{
      {.type = "gemma2", .tied = true, .kv_heads = 4, .head_dim = 256},
      {.type = "gemma3_text", .tied = true, .kv_heads = 4, .head_dim = 256}}};
 
+bool is_encoder(std::string_view type) {
+  return type == "bert" || type == "roberta";
+}
+
 FamilyDefaults defaults_of(std::string_view type) {
   for (const FamilyDefaults& family : kFamilies) {
     if (family.type == type) return family;
   }
   const bool is_gemma = type.starts_with("gemma");
-  return {.type = type, .tied = is_gemma || type == "gpt2" || type == "bert"};
+  return {.type = type, .tied = is_gemma || type == "gpt2" || is_encoder(type)};
 }
 
 /// Sets heads, KV heads and the size of a head; the width is known.
@@ -338,7 +342,7 @@ TransformerSize transformer_size(const Json& config) {
   const FamilyDefaults defaults = defaults_of(type);
   read_heads(config, defaults, m);
   m.vocab = config.at("vocab_size").as_int(1, 1 << 30);
-  m.gated = type != "gpt2" && type != "bert";
+  m.gated = type != "gpt2" && !is_encoder(type);
   const bool has_ffn = config.has("intermediate_size");
   m.ffn = has_ffn ? config.at("intermediate_size").as_int(1, 1 << 24)
                   : config.int_or("n_inner", 4 * m.hidden, 1, 1 << 24);

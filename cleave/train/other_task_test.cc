@@ -1,6 +1,7 @@
 // Fine-tuning a folder's model for another task: a masked-LM BERT becomes a classifier.
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -38,12 +39,12 @@ std::string replaced(std::string_view from, std::string_view by) {
   return config.replace(config.find(from), from.size(), by);
 }
 
-Json classifier() {
-  return classifier_config(Json::parse(test::kBertConfig, "config.json"), kClasses);
+Json classifier(std::string_view config = test::kBertConfig) {
+  return classifier_config(Json::parse(config, "config.json"), kClasses);
 }
 
-std::map<std::string, Tensor> starting_values(uint64_t seed) {
-  const auto whole = make_model(classifier());
+std::map<std::string, Tensor> starting_values(const Json& config, uint64_t seed) {
+  const auto whole = make_model(config);
   materialize(*whole, {.seed = seed});
   std::map<std::string, Tensor> out;
   for (const auto& p : whole->parameters()) out[p->name()] = p->leaf().detach();
@@ -53,10 +54,11 @@ std::map<std::string, Tensor> starting_values(uint64_t seed) {
 /// Loads a folder into a classifier on three ranks. Weights in `fresh` are newly initialized,
 /// others are the folder's. Oracle: the closed form in the files, and a new classifier on one rank.
 void expect_loads(const std::string& path, const std::set<std::string>& fresh,
-                  const std::set<std::string>& left_out, const std::string& prefix = "") {
-  const auto starting = starting_values(7);
+                  const std::set<std::string>& left_out, const std::string& prefix = "",
+                  const Json& config = classifier()) {
+  const auto starting = starting_values(config, 7);
   test::on_layout({3, 1}, [&](const Writers& writers) {
-    auto model = make_model(classifier());
+    auto model = make_model(config);
     parallelize_module(*model, writers.tp, model->plan());
     const LoadResult loaded = load_for_other_task(*model, ModelFolder::open(path), at::kFloat, 7);
     EXPECT_EQ(loaded.fresh, fresh);
@@ -82,6 +84,20 @@ TEST(LoadForOtherTask, MaskedLm_GivesItsEncoderAndAFreshHeadOnEveryRank) {
   const TempFolder folder;
   test::write_model_folder(folder / "m", test::kBertConfig, test::tensors_of(test::kBertConfig));
   expect_loads(folder / "m", kHeadAndPooler, kWords);
+}
+
+TEST(LoadForOtherTask, MaskedLmOfRoberta_GivesItsEncoderAndAFreshHead) {
+  auto json = nlohmann::json::parse(test::kBertConfig);
+  json.update({{"model_type", "roberta"}, {"architectures", {"RobertaForMaskedLM"}}});
+  const std::string config = json.dump();
+  const TempFolder folder;
+  test::write_model_folder(folder / "m", config, test::tensors_of(config));
+  expect_loads(folder / "m",
+               {"classifier.dense.bias", "classifier.dense.weight", "classifier.out_proj.bias",
+                "classifier.out_proj.weight"},
+               {"lm_head.bias", "lm_head.dense.bias", "lm_head.dense.weight",
+                "lm_head.layer_norm.bias", "lm_head.layer_norm.weight"},
+               "", classifier(config));
 }
 
 // As in bert-base-uncased: a masked-LM config, but the file has a pooler.

@@ -66,6 +66,9 @@ BERT = {
     "tie_word_embeddings": True,
     "torch_dtype": "float32",
 }
+ROBERTA = BERT | {"model_type": "roberta", "layer_norm_eps": 1e-5, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+ROBERTA |= {"vocab_size": 20, "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1, "max_position_embeddings": 20}
+ENCODERS = ("bert", "roberta")
 # Rotary settings of Llama 3; transformers 5 writes them, and the dtype, under other keys of config.json.
 LLAMA3_ROPE = {
     "factor": 8.0,
@@ -112,6 +115,8 @@ MODELS = {
     "bert-mlm-6heads": BERT
     | {"architectures": ["BertForMaskedLM"], "vocab_size": 90, "hidden_size": 48, "intermediate_size": 72}
     | {"num_attention_heads": 6, "num_hidden_layers": 1, "max_position_embeddings": 24},
+    "roberta-cls": ROBERTA | {"architectures": ["RobertaForSequenceClassification"], "classifier_dropout": 0.0},
+    "roberta-mlm": ROBERTA | {"architectures": ["RobertaForMaskedLM"]},
     "gpt2": GPT2 | {"vocab_size": 101, "n_embd": 32, "n_layer": 2, "n_head": 4},
     "gpt2-4layers": GPT2 | {"vocab_size": 64, "n_embd": 32, "n_layer": 4, "n_head": 4},
     "gpt2-6heads": GPT2 | {"vocab_size": 80, "n_embd": 48, "n_layer": 2, "n_head": 6},
@@ -130,7 +135,7 @@ MODELS = {
     "olmo2": decoder("Olmo2", 6, 2, hidden_act="gelu"),
     # transformers reads another base than its default only from rope_parameters.
     "olmo3": decoder("Olmo3", 4, 2, sliding_window=5, rope_theta=500000.0, rope_scaling=YARN_ROPE)
-    | {"layer_types": ["sliding_attention", "full_attention"]},
+    | {"layer_types": ["sliding_attention", "full_attention"], "vocab_size": 40, "hidden_size": 24, "intermediate_size": 32},
     "phi3": decoder("Phi3", 6, 2, hidden_size=96, sliding_window=5, original_max_position_embeddings=32, rope_scaling=LONGROPE),
     "phi3-long": decoder("Phi3", 4, 4, hidden_size=64, partial_rotary_factor=0.75, original_max_position_embeddings=2)
     | {"rope_scaling": LONGROPE_OF_6 | {"attention_factor": 1.2}},
@@ -168,7 +173,7 @@ LENGTH = {"llama-gqa-llama3rope": 24}
 RUNS = {"bert-cls": ["sgd"], "bert-mlm": ["clip"], "gpt2": ["clip", "adam"], "llama-mha": ["clip"]}
 # Models with an additional batch that has the pad id among the real ids: its row of the embedding gets no gradient from
 # the look-up, only from a tied output matrix.
-HAS_PAD_ID = ("bert-cls", "bert-mlm", "llama-mha", "llama-gqa-tied")
+HAS_PAD_ID = ("bert-cls", "bert-mlm", "roberta-mlm", "llama-mha", "llama-gqa-tied")
 # Weights in several files with an index.
 MAX_FILE_BYTES = {"llama-gqa-llama3rope": 100_000}
 
@@ -183,7 +188,7 @@ def recipe(config, name, shape):
     output = "model.embed_tokens.weight" if config["tie_word_embeddings"] else "lm_head.weight"
     middle = 1.0 if not config["model_type"].startswith("gemma") else 2.0 if ".post_" in name else 0.0
     is_scaled = output.startswith("model.embed") and config["model_type"].startswith("gemma")
-    if config["model_type"] not in ("bert", "gpt2") and name == output and not is_scaled:
+    if config["model_type"] not in (*ENCODERS, "gpt2") and name == output and not is_scaled:
         deviation = 0.36
     return [name, list(shape), round(deviation * 12**0.5, 4), middle if is_norm else 0.0]
 
@@ -295,7 +300,7 @@ def batch(name, spec, stream, padded=False):
     real = np.arange(length) < lengths[:, None]
     ids = np.where(real, ids, config["pad_token_id"])
     out = {"input_ids": ids}
-    if config["model_type"] != "bert":
+    if config["model_type"] not in ENCODERS:
         out["labels"] = np.where(real, ids, -100)
         if padded:
             out["attention_mask"] = real.astype(np.int64)
@@ -352,7 +357,7 @@ def passes(model, spec, name, full):
             out[prefix + "aux_loss"] = result.aux_loss.detach().numpy().reshape(1)
         gradients = {n: p.grad for n, p in model.named_parameters()}
         out[prefix + "grad"] = flat(spec, as_in_files(spec["config"], gradients))
-        if spec["config"]["model_type"] == "bert" and stream == "input":
+        if spec["config"]["model_type"] in ENCODERS and stream == "input":
             out["hidden"] = result.hidden_states[-1].detach().numpy()
     return out
 
@@ -466,7 +471,7 @@ def same_ids(a, b):
 
 def generates(name, config):
     """transformers' generate() fails with a mask if output_router_logits is true."""
-    return config["model_type"] != "bert" and not name.endswith("-aux") and name not in TIED
+    return config["model_type"] not in ENCODERS and not name.endswith("-aux") and name not in TIED
 
 
 def try_seed(name, config, seed):

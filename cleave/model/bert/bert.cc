@@ -19,50 +19,63 @@ Bert::Bert(const Json& json) : Bert(json, BertConfig::from_json(json)) {}
 Bert::Bert(const Json& json, const BertConfig& config)
     : Model(json, config.facts), config_(config), embeddings_(config_) {
   const BertHead head = config_.head;
+  const bool has_roberta_classifier = config_.is_roberta && head == BertHead::kClassifier;
   bert_.add("embeddings", embeddings_);
   for (int64_t i = 0; i < config_.facts.num_layers; ++i) {
     layers_.push_back(std::make_unique<BertLayer>(config_));
     encoder_.add(str("layer.", i), *layers_.back());
   }
   bert_.add("encoder", encoder_);
-  if (head != BertHead::kMaskedLm) {
+  if (head != BertHead::kMaskedLm && !has_roberta_classifier) {
     pooler_ = std::make_unique<BertPooler>(config_);
     bert_.add("pooler", *pooler_);
   }
   // A BertModel's files have no prefix "bert."; plans may use it anyway.
-  head == BertHead::kNone ? add("", bert_, "bert") : add("bert", bert_, "");
+  head == BertHead::kNone ? add("", bert_, config_.prefix()) : add(config_.prefix(), bert_, "");
   if (head == BertHead::kMaskedLm || head == BertHead::kPreTraining) {
     predictions_ = std::make_unique<BertPredictions>(
         config_, config_.tied ? embeddings_.word_weight() : nullptr);
-    cls_.add("predictions", *predictions_);
-    add("cls", cls_);
+    if (config_.is_roberta) {
+      add("lm_head", *predictions_);
+    } else {
+      cls_.add("predictions", *predictions_);
+      add("cls", cls_);
+    }
   }
   if (head == BertHead::kPreTraining) {
     seq_relationship_ = make_scores(config_, 2);
     cls_.add("seq_relationship", *seq_relationship_);
   }
-  if (head == BertHead::kClassifier) {
+  if (head != BertHead::kClassifier) return;
+  if (has_roberta_classifier) {
+    classifier_ = std::make_unique<RobertaClassifier>(config_);
+  } else {
     dropout_ = std::make_unique<Dropout>(config_.classifier_dropout);
     classifier_ = make_scores(config_, static_cast<int64_t>(config_.facts.labels.size()));
     add("dropout", *dropout_);
-    add("classifier", *classifier_);
   }
+  add("classifier", *classifier_);
 }
 
 Plan Bert::plan(bool sequence_parallel) const {
   const Placement between = sequence_parallel ? Placement(Shard{1}) : Placement(Replicate{});
+  const std::string trunk = config_.prefix(), layer = trunk + ".encoder.layer.*.";
   Plan plan = {
-      {"bert.embeddings.word_embeddings", Rowwise{.output = between}},
-      {"bert.encoder.layer.*.attention.self.{query,key,value}", Colwise{}},
-      {"bert.encoder.layer.*.attention.output.dense", Rowwise{.output = between}},
-      {"bert.encoder.layer.*.intermediate.dense", Colwise{}},
-      {"bert.encoder.layer.*.output.dense", Rowwise{.output = between}},
+      {trunk + ".embeddings.word_embeddings", Rowwise{.output = between}},
+      {layer + "attention.self.{query,key,value}", Colwise{}},
+      {layer + "attention.output.dense", Rowwise{.output = between}},
+      {layer + "intermediate.dense", Colwise{}},
+      {layer + "output.dense", Rowwise{.output = between}},
   };
   if (predictions_) {
     // The loss reads sharded logits.
-    plan.emplace_back("cls.predictions.decoder", Colwise{.output = Shard{-1}});
+    plan.emplace_back(str(predictions_name(), ".decoder"), Colwise{.output = Shard{-1}});
   }
   return plan;
+}
+
+const char* Bert::predictions_name() const {
+  return config_.is_roberta ? "lm_head" : "cls.predictions";
 }
 
 std::vector<Layer*> Bert::trunk() {
@@ -74,7 +87,8 @@ std::vector<Layer*> Bert::trunk() {
 std::vector<Layer*> Bert::sequence() {
   std::vector<Layer*> out = trunk();
   if (predictions_) out.push_back(predictions_.get());
-  if (classifier_) out.insert(out.end(), {pooler_.get(), dropout_.get(), classifier_.get()});
+  if (classifier_ && pooler_) out.insert(out.end(), {pooler_.get(), dropout_.get()});
+  if (classifier_) out.push_back(classifier_.get());
   return out;
 }
 
@@ -106,15 +120,16 @@ std::vector<std::string> Bert::other_names(const std::string& parameter) const {
   };
   replaced("LayerNorm.weight", "LayerNorm.gamma");
   replaced("LayerNorm.bias", "LayerNorm.beta");
-  replaced("predictions.bias", "predictions.decoder.bias");
-  replaced("predictions.decoder.bias", "predictions.bias");
+  const std::string head = predictions_name();
+  replaced(head + ".bias", head + ".decoder.bias");
+  replaced(head + ".decoder.bias", head + ".bias");
   // A BertModel can load the file of a model with a head, and the reverse.
+  const std::string prefix = str(config_.prefix(), '.');
   for (size_t i = 0, count = names.size(); i < count; ++i) {
-    constexpr std::string_view kPrefix = "bert.";
     if (config_.head == BertHead::kNone) {
-      names.push_back(std::string(kPrefix) + names[i]);
-    } else if (names[i].starts_with(kPrefix)) {
-      names.push_back(names[i].substr(kPrefix.size()));
+      names.push_back(prefix + names[i]);
+    } else if (names[i].starts_with(prefix)) {
+      names.push_back(names[i].substr(prefix.size()));
     }
   }
   names.erase(names.begin());
@@ -123,17 +138,16 @@ std::vector<std::string> Bert::other_names(const std::string& parameter) const {
 
 bool Bert::ignores(const std::string& tensor) const {
   const auto is_below = [&](std::string_view part) {
-    return tensor.starts_with(part) || tensor.starts_with(str("bert.", part));
+    return tensor.starts_with(part) || tensor.starts_with(str(config_.prefix(), '.', part));
   };
   if (is_below("embeddings.position_ids")) return true;
-  const std::string unused_bias =
-      config_.tied ? "cls.predictions.decoder.bias" : "cls.predictions.bias";
-  if (tensor == unused_bias) return predictions_ != nullptr;
-  if (tensor == "cls.predictions.decoder.weight" && predictions_) return config_.tied;
+  const std::string head = predictions_name();
+  if (tensor == head + (config_.tied ? ".decoder.bias" : ".bias")) return predictions_ != nullptr;
+  if (tensor == head + ".decoder.weight" && predictions_) return config_.tied;
   // Heads of the pretrained model that this model does not have.
   if (is_below("pooler.")) return pooler_ == nullptr;
   if (tensor.starts_with("cls.seq_relationship.")) return seq_relationship_ == nullptr;
-  if (tensor.starts_with("cls.predictions.")) return predictions_ == nullptr;
+  if (tensor.starts_with(head + '.')) return predictions_ == nullptr;
   return false;
 }
 

@@ -8,7 +8,8 @@ namespace cleave::inline model {
 
 /// A BERT without memory from its config.json, with Hugging Face's names: BertModel,
 /// BertForMaskedLM (decoder tied to the word embedding), BertForPreTraining,
-/// BertForSequenceClassification.
+/// BertForSequenceClassification; or a RoBERTa: RobertaModel, RobertaForMaskedLM,
+/// RobertaForSequenceClassification.
 ///
 /// The result depends on `architectures`: hidden states [B, T, D]; logits of words [B, T, V], for
 /// pre-training too; logits of classes [B, C]. For another loss, call hidden() and the heads.
@@ -25,7 +26,7 @@ class Bert : public Model {
 
   /// Ids [B, T] to the last layer's hidden states [B, T, D].
   DTensor hidden(const DTensor& ids, const Context& context);
-  /// Hidden states to the pooled first token [B, D]; null for a masked LM.
+  /// Hidden states to the pooled first token [B, D]; null for a masked LM and RoBERTa's classifier.
   [[nodiscard]] Layer* pooler() { return pooler_.get(); }
   /// Hidden states to logits of words [B, T, V]; null without that head.
   [[nodiscard]] Layer* predictions() { return predictions_.get(); }
@@ -35,6 +36,7 @@ class Bert : public Model {
 
  private:
   Bert(const Json& json, const BertConfig& config);
+  [[nodiscard]] const char* predictions_name() const;
   [[nodiscard]] std::vector<Layer*> trunk();
 
   BertConfig config_;
@@ -45,13 +47,16 @@ class Bert : public Model {
   std::unique_ptr<BertPredictions> predictions_;
   std::unique_ptr<Linear> seq_relationship_;
   std::unique_ptr<Dropout> dropout_;
-  std::unique_ptr<Linear> classifier_;
+  std::unique_ptr<Layer> classifier_;
 };
 
-/// A Bert, for the registry.
+/// A Bert or RoBERTa, for the registry.
 std::unique_ptr<Model> make_bert(const Json& config);
 
 /// bert-tiny, bert-base and bert-large, masked language models.
 std::vector<Preset> bert_presets();
+
+/// roberta-base and roberta-large, masked language models.
+std::vector<Preset> roberta_presets();
 
 }  // namespace cleave::inline model

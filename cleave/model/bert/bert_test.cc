@@ -99,11 +99,11 @@ std::vector<test::GoldenLayout> layouts_of(const std::vector<std::string>& golde
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, BertGolden,
-                         ::testing::ValuesIn(layouts_of({"bert-mlm", "bert-mlm-6heads",
-                                                         "bert-cls"})),
+                         ::testing::ValuesIn(layouts_of({"bert-mlm", "bert-mlm-6heads", "bert-cls",
+                                                         "roberta-mlm", "roberta-cls"})),
                          test::layout_name);
 INSTANTIATE_TEST_SUITE_P(Layouts, PadIdBertGolden,
-                         ::testing::ValuesIn(layouts_of({"bert-mlm", "bert-cls"})),
+                         ::testing::ValuesIn(layouts_of({"bert-mlm", "bert-cls", "roberta-mlm"})),
                          test::layout_name);
 INSTANTIATE_TEST_SUITE_P(Layouts, ClippedBertGolden, ::testing::ValuesIn(layouts_of({"bert-mlm"})),
                          test::layout_name);

@@ -5,17 +5,19 @@
 namespace cleave::inline model {
 namespace {
 
-BertHead read_head(const Json& json) {
+BertHead read_head(const Json& json, bool is_roberta) {
   if (!json.has("architectures")) return BertHead::kNone;
   const Json list = json.at("architectures");
   if (list.size() != 1) list.fail("expected the name of one architecture");
   const std::string& name = list.at(0).as_string();
-  if (name == "BertModel") return BertHead::kNone;
-  if (name == "BertForMaskedLM") return BertHead::kMaskedLm;
-  if (name == "BertForPreTraining") return BertHead::kPreTraining;
-  if (name == "BertForSequenceClassification") return BertHead::kClassifier;
-  list.at(0).fail(
-      "expected BertModel, BertForMaskedLM, BertForPreTraining or BertForSequenceClassification");
+  const std::string family = is_roberta ? "Roberta" : "Bert";
+  if (name == family + "Model") return BertHead::kNone;
+  if (name == family + "ForMaskedLM") return BertHead::kMaskedLm;
+  if (name == "BertForPreTraining" && !is_roberta) return BertHead::kPreTraining;
+  if (name == family + "ForSequenceClassification") return BertHead::kClassifier;
+  list.at(0).fail(str("expected ", family, "Model, ", family, "ForMaskedLM",
+                      is_roberta ? "" : ", BertForPreTraining", " or ", family,
+                      "ForSequenceClassification"));
 }
 
 void refuse_other_kinds(const Json& json) {
@@ -47,9 +49,20 @@ std::vector<std::string> read_classes(const Json& json) {
 BertConfig BertConfig::from_json(const Json& json) {
   refuse_other_kinds(json);
   BertConfig c;
-  c.facts = read_facts(json, {.default_pad = 0});
+  c.is_roberta = json.string_or("model_type", "") == "roberta";
+  c.facts = c.is_roberta ? read_facts(json, {.default_eos = 2, .default_pad = 1})
+                         : read_facts(json, {.default_pad = 0});
+  if (c.is_roberta) {
+    if (!c.facts.pad_id) json.at("pad_token_id").fail("positions begin after it; expected an id");
+    c.facts.max_positions -= c.first_position();
+    if (c.facts.max_positions < 1) {
+      json.at(json.has("max_position_embeddings") ? "max_position_embeddings" : "pad_token_id")
+          .fail(str("positions begin at pad_token_id + 1 = ", c.first_position(),
+                    "; none is left for tokens"));
+    }
+  }
   check_heads_divide(json, c.facts, {});
-  c.head = read_head(json);
+  c.head = read_head(json, c.is_roberta);
   if (c.head == BertHead::kClassifier) c.facts.labels = read_classes(json);
   c.intermediate = json.at("intermediate_size").as_int(1, kMostWidth);
   c.num_token_types = json.int_or("type_vocab_size", 2, 1, kMostWidth);

@@ -3,17 +3,18 @@
 
 namespace cleave::inline model {
 
-/// The head on a BERT's last layer; `architectures` in config.json names it.
+/// The head on the last layer of a BERT or RoBERTa; `architectures` in config.json names it.
 enum class BertHead : uint8_t {
   kNone,         ///< BertModel: hidden states; names without "bert."
   kMaskedLm,     ///< BertForMaskedLM
-  kPreTraining,  ///< BertForPreTraining: masked words and next sentence
+  kPreTraining,  ///< BertForPreTraining: masked words and next sentence; not of RoBERTa
   kClassifier,   ///< BertForSequenceClassification
 };
 
-/// The BERT family's config.json.
+/// The config.json of BERT and RoBERTa.
 struct BertConfig {
-  ModelFacts facts;
+  ModelFacts facts;  ///< max_positions: those of tokens
+  bool is_roberta = false;
   BertHead head = BertHead::kMaskedLm;
   int64_t intermediate = 0;
   int64_t num_token_types = 2;
@@ -25,8 +26,14 @@ struct BertConfig {
   Activation activation = Activation::kGelu;
   bool tied = true;  ///< the decoder's matrix is the word embedding
 
+  /// Rows of the table of positions before that of the first token: RoBERTa counts from pad_id + 1,
+  /// and padding has the row pad_id.
+  [[nodiscard]] int64_t first_position() const { return is_roberta ? facts.pad_id.value() + 1 : 0; }
+  /// The first part of the names in files.
+  [[nodiscard]] const char* prefix() const { return is_roberta ? "roberta" : "bert"; }
+
   /// Throws Error(kFormat) naming key, value, range and byte; also for variants of the published
-  /// BERT (a decoder, relative positions, regression).
+  /// models (a decoder, relative positions, regression).
   static BertConfig from_json(const Json& json);
 };
 

@@ -19,9 +19,9 @@ LinearOptions linear_of(int64_t in, int64_t out, const BertConfig& c) {
   return {.in_features = in, .out_features = out, .init = Init::normal(c.init_range)};
 }
 
-/// The options of the matrix that computes the scores of all words.
-LinearOptions decoder_of(const BertConfig& c) {
-  LinearOptions options = linear_of(c.facts.hidden, c.facts.vocab_size, c);
+/// The options of the matrix that computes the scores of words or classes.
+LinearOptions scores_of(int64_t count, const BertConfig& c) {
+  LinearOptions options = linear_of(c.facts.hidden, count, c);
   options.least_bits = 8;
   return options;
 }
@@ -43,8 +43,10 @@ AttentionOptions attention_of(const BertConfig& c) {
 }  // namespace
 
 BertEmbeddings::BertEmbeddings(const BertConfig& c)
-    : word_embeddings_(table_of(c.facts.vocab_size, c, c.facts.pad_id)),
-      position_embeddings_(table_of(c.facts.max_positions, c)),
+    : pad_id_(c.is_roberta ? c.facts.pad_id : std::nullopt),
+      max_positions_(c.facts.max_positions),
+      word_embeddings_(table_of(c.facts.vocab_size, c, c.facts.pad_id)),
+      position_embeddings_(table_of(c.first_position() + c.facts.max_positions, c, pad_id_)),
       token_type_embeddings_(table_of(c.num_token_types, c)),
       norm_(c.facts.hidden, c.norm_eps),
       dropout_(c.hidden_dropout) {
@@ -55,11 +57,22 @@ BertEmbeddings::BertEmbeddings(const BertConfig& c)
   add("dropout", dropout_);
 }
 
+Tensor BertEmbeddings::positions_of(const Tensor& ids, const Context& context) const {
+  if (pad_id_) {
+    const Tensor is_token = ids.ne(*pad_id_).to(at::kLong);
+    return (is_token.cumsum(1) * is_token).add_(*pad_id_);
+  }
+  const Tensor positions = context.positions.defined()
+                               ? context.positions.to(ids.device(), /*non_blocking=*/true)
+                               : at::arange(ids.size(1), ids.options());
+  return positions.expand_as(ids);
+}
+
 DTensor BertEmbeddings::forward(const DTensor& ids, const Context& context) {
-  const int64_t num_positions = position_embeddings_.weight()->shape()[0];
-  CLEAVE_CHECK(ids.size(1) <= num_positions, Code::kShape, subject(path()), "sequences of ",
-               ids.size(1), " ids; the model has max_position_embeddings=", num_positions,
-               "; shorten them");
+  CLEAVE_CHECK(
+      ids.size(1) <= max_positions_, Code::kShape, subject(path()), "sequences of ", ids.size(1),
+      " ids; the model has max_position_embeddings=", position_embeddings_.weight()->shape()[0],
+      pad_id_ ? str(", for ", max_positions_, " tokens") : "", "; shorten them");
   const DTensor words = word_embeddings_(ids, context);
   // Shard the ids of the other tables like the words, so that every rank adds its own tokens.
   const auto sharded = [&](const Tensor& whole) {
@@ -67,11 +80,8 @@ DTensor BertEmbeddings::forward(const DTensor& ids, const Context& context) {
   };
   const Tensor types =
       context.token_types.defined() ? context.token_types : at::zeros_like(ids.local());
-  const Tensor positions = context.positions.defined()
-                               ? context.positions.to(ids.local().device(), /*non_blocking=*/true)
-                               : at::arange(ids.size(1), ids.local().options());
   const DTensor x = words + token_type_embeddings_(sharded(types), context) +
-                    position_embeddings_(sharded(positions.expand_as(ids.local())), context);
+                    position_embeddings_(sharded(positions_of(ids.local(), context)), context);
   return dropout_(norm_(mine(x), context), context);
 }
 
@@ -155,19 +165,46 @@ DTensor BertPooler::forward(const DTensor& x, const Context& context) {
   return map([](const Tensor& t) { return t.tanh(); }, dense_(first, context));
 }
 
+RobertaClassifier::RobertaClassifier(const BertConfig& c)
+    : dense_(square(c)),
+      out_proj_(scores_of(static_cast<int64_t>(c.facts.labels.size()), c)),
+      dropout_(c.classifier_dropout),
+      second_dropout_(c.classifier_dropout) {
+  add("dropout", dropout_);
+  add("dense", dense_);
+  add("second_dropout", second_dropout_);
+  add("out_proj", out_proj_);
+}
+
+std::optional<Placement> RobertaClassifier::accepts(const DTensor& x) const {
+  return x.placement().is_shard() ? std::optional<Placement>(Replicate{}) : std::nullopt;
+}
+
+DTensor RobertaClassifier::forward(const DTensor& x, const Context& context) {
+  const DTensor first = mine(x.with(x.local().select(1, 0)));
+  const DTensor hidden = dense_(mine(dropout_(first, context)), context);
+  const DTensor active = map([](const Tensor& t) { return t.tanh(); }, hidden);
+  return out_proj_(mine(second_dropout_(active, context)), context);
+}
+
 BertPredictions::BertPredictions(const BertConfig& c, const std::shared_ptr<Parameter>& tied)
-    : activation_(c.activation),
+    : activation_(c.is_roberta ? Activation::kGelu : c.activation),
       dense_(square(c)),
       norm_(c.facts.hidden, c.norm_eps),
-      decoder_(decoder_of(c)),
+      decoder_(scores_of(c.facts.vocab_size, c)),
       bias_(decoder_.bias()) {
   if (tied) decoder_.tie_weight(tied);
-  transform_.add("dense", dense_);
-  transform_.add("LayerNorm", norm_);
   // transformers adds the decoder's own bias. With a tied matrix its files name it
   // predictions.bias.
   if (tied) add("bias", bias_);
-  add("transform", transform_);
+  if (c.is_roberta) {
+    add("dense", dense_);
+    add("layer_norm", norm_);
+  } else {
+    transform_.add("dense", dense_);
+    transform_.add("LayerNorm", norm_);
+    add("transform", transform_);
+  }
   add("decoder", decoder_);
 }
 

@@ -12,7 +12,8 @@ namespace cleave::inline model {
 ///
 ///   ids [B, T] int64   result [B, T, D], in the layout that the plan gives word_embeddings' output
 ///
-/// Context has positions and token types. Throws Error(kShape) for more tokens than positions.
+/// Context has positions and token types; RoBERTa counts the positions of the tokens that are not
+/// the pad id. Throws Error(kShape) for more tokens than positions.
 class BertEmbeddings : public Layer {
  public:
   explicit BertEmbeddings(const BertConfig& config);
@@ -25,6 +26,11 @@ class BertEmbeddings : public Layer {
   DTensor forward(const DTensor& ids, const Context& context) override;
 
  private:
+  /// The rows of the table of positions, in the shape of `ids` [B, T].
+  [[nodiscard]] Tensor positions_of(const Tensor& ids, const Context& context) const;
+
+  std::optional<int64_t> pad_id_;  // of RoBERTa
+  int64_t max_positions_;
   Embedding word_embeddings_, position_embeddings_, token_type_embeddings_;
   LayerNorm norm_;
   Dropout dropout_;
@@ -84,11 +90,28 @@ class BertPooler : public Layer {
   Linear dense_;
 };
 
+/// RoBERTa's classifier: out(dropout(tanh(dense(dropout(first token))))). x [B, T, D], result
+/// [B, C].
+class RobertaClassifier : public Layer {
+ public:
+  explicit RobertaClassifier(const BertConfig& config);
+
+ protected:
+  DTensor forward(const DTensor& x, const Context& context) override;
+  /// Only one rank has the first token of a sharded sequence, so all ranks gather the whole.
+  [[nodiscard]] std::optional<Placement> accepts(const DTensor& x) const override;
+
+ private:
+  Linear dense_, out_proj_;
+  Dropout dropout_, second_dropout_;
+};
+
 /// Logits of every word at every token. x [B, T, D], result [B, T, V].
 class BertPredictions : public Layer {
  public:
   /// `tied`: the word embedding's matrix, or null if the decoder has its own. In files the bias is
-  /// predictions.bias with a tied matrix, else predictions.decoder.bias.
+  /// predictions.bias with a tied matrix, else predictions.decoder.bias; RoBERTa's head is called
+  /// lm_head instead of cls.predictions.
   BertPredictions(const BertConfig& config, const std::shared_ptr<Parameter>& tied);
 
  protected:

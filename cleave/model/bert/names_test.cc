@@ -21,7 +21,9 @@ using testing::HasSubstr;
 using Tensors = std::map<std::string, Tensor>;
 
 Json config(const std::string& architecture, const std::string& more = "") {
-  return Json::parse(str(R"({"model_type": "bert", "architectures": [")", architecture,
+  const bool is_roberta = architecture.starts_with("Roberta");
+  return Json::parse(str(R"({"model_type": ")", is_roberta ? "roberta" : "bert",
+                         R"(", "architectures": [")", architecture,
                          R"("], "vocab_size": 11, "hidden_size": 6, "num_hidden_layers": 1,
       "num_attention_heads": 2, "intermediate_size": 8, "max_position_embeddings": 5)",
                          more, "}"),
@@ -134,6 +136,36 @@ TEST(BertNames, BertModelFromAMaskedLmsFile_AndTheReverse_Load) {
   expect_loads(without_prefix, whole);
 }
 
+// Source: the files of roberta-base, and RobertaForMaskedLM of transformers 5.19.
+TEST(RobertaNames, MaskedLmAsPublished_Loads) {
+  const Json json = config("RobertaForMaskedLM");
+  const Tensors values = values_of(*make_model(json));
+  EXPECT_TRUE(values.contains("lm_head.bias"));
+  Tensors stored = values;
+  stored.emplace("roberta.pooler.dense.weight", at::zeros({6, 6}));
+  stored.emplace("roberta.pooler.dense.bias", at::zeros({6}));
+  stored.emplace("roberta.embeddings.position_ids", at::arange(5).unsqueeze(0));
+  stored.emplace("lm_head.decoder.weight", values.at("roberta.embeddings.word_embeddings.weight"));
+  stored.emplace("lm_head.decoder.bias", at::zeros({11}));
+  const TempFolder folder;
+  write_folder(folder, json, stored);
+  expect_loads(folder, values);
+}
+
+TEST(RobertaNames, RobertaModelFromAMaskedLmsFile_Loads) {
+  const Json trunk = config("RobertaModel");
+  const Tensors values = values_of(*make_model(trunk));
+  EXPECT_TRUE(values.contains("encoder.layer.0.attention.self.query.weight"));
+  Tensors prefixed;
+  for (const auto& [name, t] : values) prefixed.emplace("roberta." + name, t);
+  for (const char* bias : {"lm_head.bias", "lm_head.layer_norm.bias"}) {
+    prefixed.emplace(bias, at::zeros({6}));
+  }
+  const TempFolder folder;
+  write_folder(folder, trunk, prefixed);
+  expect_loads(folder, values);
+}
+
 TEST(BertNames, AMissingHead_IsAnErrorThatNamesIt) {
   const TempFolder folder;
   const Json json = config("BertForSequenceClassification");
@@ -175,6 +207,10 @@ TEST(BertConfig, UnsupportedValues_AreRefusedByKey) {
               HasSubstr("one label makes this a regression model"));
   EXPECT_THAT(refusal("BertModel", R"(, "hidden_dropout_prob": 1.0)"), HasSubstr("[0, 1)"));
   EXPECT_THAT(refusal("BertModel", R"(, "hidden_act": "mish")"), HasSubstr("mish"));
+  EXPECT_THAT(refusal("RobertaForPreTraining", ""), HasSubstr("expected RobertaModel, Roberta"));
+  EXPECT_THAT(refusal("RobertaModel", R"(, "pad_token_id": null)"), HasSubstr("pad_token_id"));
+  EXPECT_THAT(refusal("RobertaModel", R"(, "pad_token_id": 4)"),
+              HasSubstr("none is left for tokens"));
 }
 
 TEST(BertEmbeddings, MoreTokensThanPositions_AreRefused) {
@@ -184,6 +220,18 @@ TEST(BertEmbeddings, MoreTokensThanPositions_AreRefused) {
   const Error error = thrown_by([&] { (*model)(ids, {}); });
   EXPECT_EQ(error.code(), Code::kShape);
   EXPECT_THAT(error.what(), HasSubstr("bert.embeddings: sequences of 6 ids"));
+}
+
+// Of five positions two are those of padding and before it.
+TEST(RobertaEmbeddings, MoreTokensThanPositions_AreRefused) {
+  const auto model = make_model(config("RobertaForMaskedLM"));
+  EXPECT_EQ(model->facts().max_positions, 3);
+  materialize(*model);
+  const Error error = thrown_by([&] {
+    (*model)(DTensor(at::zeros({1, 4}, at::kLong), Axis(), Replicate{}), {});
+  });
+  EXPECT_EQ(error.code(), Code::kShape);
+  EXPECT_THAT(error.what(), HasSubstr("max_position_embeddings=5, for 3 tokens; shorten them"));
 }
 
 // Oracle: one rank. All dropouts are active, so a mask that depends on the layout is found.

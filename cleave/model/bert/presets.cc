@@ -33,4 +33,23 @@ std::vector<Preset> bert_presets() {
   return out;
 }
 
+std::vector<Preset> roberta_presets() {
+  std::vector<Preset> out;
+  for (const Preset& bert : bert_presets()) {
+    if (bert.name == "bert-tiny") continue;
+    auto config = nlohmann::ordered_json::parse(bert.config_json);
+    config.update({{"vocab_size", 50265},
+                   {"model_type", "roberta"},
+                   {"architectures", {"RobertaForMaskedLM"}},
+                   {"max_position_embeddings", 514},
+                   {"type_vocab_size", 1},
+                   {"layer_norm_eps", 1e-5},
+                   {"bos_token_id", 0},
+                   {"pad_token_id", 1},
+                   {"eos_token_id", 2}});
+    out.push_back({.name = "ro" + bert.name, .config_json = config.dump()});
+  }
+  return out;
+}
+
 }  // namespace cleave::inline model
