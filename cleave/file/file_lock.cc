@@ -23,12 +23,17 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxHolderBytes = 4096;  // of "pid 123 on HOST"
 
+struct LockFile {
+  File file;
+  bool is_new = false;
+};
+
 /// Opens or creates the file; other processes may create or remove it at any time.
-File open_lock_file(const fs::path& path) {
+LockFile open_lock_file(const fs::path& path) {
   while (true) {
     const bool is_there = fs::exists(path);
     try {
-      return is_there ? File::open_write(path) : File::create(path);
+      return {.file = is_there ? File::open_write(path) : File::create(path), .is_new = !is_there};
     } catch (const Error&) {
       if (fs::exists(path) == is_there) throw;
     }
@@ -53,19 +58,22 @@ bool is_current(const File& file) {
 /// The locked file; nullopt if its name was removed between opening and locking. `is_for_writing`:
 /// a disk without locks is no error.
 std::optional<File> try_lock(const fs::path& path, const fs::path& target, bool is_for_writing) {
-  File file = open_lock_file(path);
+  auto [file, is_new] = open_lock_file(path);
   int error = call_file_hook(FileCall::kLock, file.path());
   if (error == 0 && ::flock(file.fd(), LOCK_EX | LOCK_NB) != 0) error = errno;
   if (error == 0) {
     if (!is_current(file)) return std::nullopt;
-    return file;
+    return std::move(file);
   }
   if (is_for_writing && lacks_locks(error)) {
     log_warning(target.string(), " is on a disk without file locks (", std::strerror(error),
                 "); see to it that no other process writes there");
-    return file;
+    return std::move(file);
   }
-  if (error != EWOULDBLOCK) throw_io(file.path(), name(FileCall::kLock), error);
+  if (error != EWOULDBLOCK) {
+    if (is_new) ::unlink(path.c_str());
+    throw_io(file.path(), name(FileCall::kLock), error);
+  }
   std::string holder(std::min<uint64_t>(file.size(), kMaxHolderBytes), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(holder)));
   throw Error(Code::kIo, str(target.string(), " is being written by ",
