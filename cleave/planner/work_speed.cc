@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 #include <set>
+#include <span>
 #include <string>
 #include <thread>
 
@@ -483,8 +484,8 @@ class Measurement {
   /// wait for each other go at the speed of the slowest. Those that measure nothing have zeros.
   template <class Seconds>
   [[nodiscard]] Seconds slowest(Seconds seconds) const {
-    constexpr auto kCount = static_cast<int64_t>(sizeof(Seconds) / sizeof(double));
-    const Tensor own = at::from_blob(&seconds, {kCount}, at::kDouble);
+    const size_t count = std::span(&seconds, 1).size_bytes() / sizeof(double);
+    const Tensor own = at::from_blob(&seconds, {static_cast<int64_t>(count)}, at::kDouble);
     own.copy_(everyone_.all_reduce(own, "measured speed", ReduceOp::kMax));
     return seconds;
   }
