@@ -1,3 +1,5 @@
+#include <tuple>
+
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -116,17 +118,23 @@ TEST(BertNames, UntiedDecoder_HasTheDecodersBias) {
   expect_loads(of_transformers_4, values);
 }
 
-TEST(BertNames, BertModelFromAMaskedLmsFile_AndTheReverse_Load) {
-  const Json trunk = config("BertModel");
-  const Tensors values = values_of(*make_model(trunk));
-  EXPECT_TRUE(values.contains("encoder.layer.0.attention.self.query.weight"));
-  Tensors prefixed;
-  for (const auto& [name, t] : values) prefixed.emplace("bert." + name, t);
-  prefixed.emplace("cls.predictions.bias", at::zeros({11}));
-  const TempFolder with_prefix;
-  write_folder(with_prefix, trunk, prefixed);
-  expect_loads(with_prefix, values);
+TEST(BertNames, TrunkFromAMaskedLmsFile_Loads) {
+  for (const auto& [architecture, prefix, other_head] :
+       {std::tuple("BertModel", "bert.", "cls.predictions.bias"),
+        {"RobertaModel", "roberta.", "lm_head.bias"}}) {
+    const Json trunk = config(architecture);
+    const Tensors values = values_of(*make_model(trunk));
+    EXPECT_TRUE(values.contains("encoder.layer.0.attention.self.query.weight"));
+    Tensors prefixed;
+    for (const auto& [name, t] : values) prefixed.emplace(prefix + name, t);
+    prefixed.emplace(other_head, at::zeros({11}));
+    const TempFolder folder;
+    write_folder(folder, trunk, prefixed);
+    expect_loads(folder, values);
+  }
+}
 
+TEST(BertNames, ClassifierFromAFileWithoutPrefix_Loads) {
   const Json classifier = config("BertForSequenceClassification");
   const Tensors whole = values_of(*make_model(classifier));
   Tensors bare;
@@ -149,20 +157,6 @@ TEST(RobertaNames, MaskedLmAsPublished_Loads) {
   stored.emplace("lm_head.decoder.bias", at::zeros({11}));
   const TempFolder folder;
   write_folder(folder, json, stored);
-  expect_loads(folder, values);
-}
-
-TEST(RobertaNames, RobertaModelFromAMaskedLmsFile_Loads) {
-  const Json trunk = config("RobertaModel");
-  const Tensors values = values_of(*make_model(trunk));
-  EXPECT_TRUE(values.contains("encoder.layer.0.attention.self.query.weight"));
-  Tensors prefixed;
-  for (const auto& [name, t] : values) prefixed.emplace("roberta." + name, t);
-  for (const char* bias : {"lm_head.bias", "lm_head.layer_norm.bias"}) {
-    prefixed.emplace(bias, at::zeros({6}));
-  }
-  const TempFolder folder;
-  write_folder(folder, trunk, prefixed);
   expect_loads(folder, values);
 }
 
