@@ -228,8 +228,8 @@ void print_next(const PlanOptions& o, const ClusterPlans& plans, const Cluster& 
   }
   log_info("to train with the first:");
   log_info("  ", train_text(o, plans.best[0], c));
-  if (o.ranks > kMaxRanks) {
-    log_info("  cleave train takes at most ", kMaxRanks, " ranks; this is a forecast only");
+  if (o.ranks > kMaxJobRanks) {
+    log_info("  cleave train takes at most ", kMaxJobRanks, " ranks; this is a forecast only");
   } else if (o.ranks > c.devices_per_host) {
     log_info("  on each host, through torchrun, srun or mpirun: docs/hosts.md");
   }

@@ -130,10 +130,10 @@ TEST(ClusterMemory, LayersThatDoNotDivide_AreInTheLastStages) {
 // More ranks than `cleave train` takes.
 TEST(TrainCommand, OfTooManyRanks_IsAForecastOnly) {
   PlanOptions o = two_ranks();
-  o.ranks = 1024;
-  o.batch_size = 1024;
+  o.ranks = 8192;
+  o.batch_size = 8192;
   EXPECT_THAT(printed(o, cluster_preset("h100-80gb")),
-              HasSubstr("cleave train takes at most 512 ranks; this is a forecast only"));
+              HasSubstr("cleave train takes at most 4096 ranks; this is a forecast only"));
 }
 
 // Oracle: the optimizer's bytes of `cleave plan --model llama-tiny --optimizer muon`, which come

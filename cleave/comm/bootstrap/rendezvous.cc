@@ -328,8 +328,8 @@ std::shared_ptr<SharedSegment> inherited_segment(const Environment& environment)
 
 /// connect() for ranks on several hosts.
 std::unique_ptr<World> connect_over_hosts(Environment environment, const RankOptions& options) {
-  CLEAVE_CHECK(environment.world_size <= kMaxRanks, Code::kUsage,
-               "WORLD_SIZE=", environment.world_size, "; choose at most ", kMaxRanks,
+  CLEAVE_CHECK(environment.world_size <= kMaxJobRanks, Code::kUsage,
+               "WORLD_SIZE=", environment.world_size, "; choose at most ", kMaxJobRanks,
                " ranks: each rank keeps a connection to every other rank and a copy of its state");
   const auto network = host_network(environment, options);
   try {

@@ -128,7 +128,7 @@ std::vector<int> ranks_at(const Json& object, std::string_view key) {
   const Json list = object.at(key);
   std::vector<int> ranks;
   for (size_t i = 0; i < list.size(); ++i) {
-    ranks.push_back(static_cast<int>(list.at(i).as_int(0, kMaxRanks - 1)));
+    ranks.push_back(static_cast<int>(list.at(i).as_int(0, kMaxJobRanks - 1)));
   }
   return ranks;
 }
@@ -158,7 +158,7 @@ FlightRecord record_of(const Json& row, size_t num_axes) {
 }
 
 FlightRank rank_of(const Json& row, size_t num_axes) {
-  FlightRank rank{.rank = unsigned_at<int>(row, "rank", kMaxRanks - 1),
+  FlightRank rank{.rank = unsigned_at<int>(row, "rank", kMaxJobRanks - 1),
                   .pid = unsigned_at<int>(row, "pid", INT32_MAX),
                   .step = row.at("step").as_int(-1),
                   .state = row.at("state").as_string(),
@@ -229,7 +229,7 @@ FlightLog read_flight_log(const std::string& path) {
                               [&] { return Json::parse_file(path); });
   (void)json.at("flight_log").as_int(kFormatVersion, kFormatVersion);  // rejects other versions
   FlightLog log{.why = json.at("why").as_string(),
-                .written_by = unsigned_at<int>(json, "written_by", kMaxRanks - 1),
+                .written_by = unsigned_at<int>(json, "written_by", kMaxJobRanks - 1),
                 .now_ns = unsigned_at<uint64_t>(json, "now_ns"),
                 .axes = {},
                 .ranks = {}};

@@ -9,7 +9,7 @@
 namespace cleave::inline comm {
 
 struct LaunchOptions {
-  int num_ranks = 1;                     ///< 1 to kMaxRanks (512)
+  int num_ranks = 1;                     ///< 1 to kMaxRanks (512, of one host)
   std::vector<std::string> command;      ///< program and arguments, the same for every rank
   double grace_s = 20;                   ///< from a forwarded signal to SIGKILL
   double stopped_limit_s = 30;           ///< for a rank that is stopped while others have ended

@@ -21,8 +21,8 @@ struct SendRange {
 
 /// Replicates a shared segment between ranks on several hosts: sends what this rank writes to its
 /// peers' replicas, and applies what they write to its own, over one TCP connection per peer. Its
-/// thread receives, sends this rank's state ten times a second, and broadcasts the first failure. A
-/// peer whose connection ends without a kClose frame is a failure.
+/// thread receives, sends this rank's state up to ten times a second, and broadcasts the first
+/// failure. A peer whose connection ends without a kClose frame is a failure.
 ///
 /// Thread safe; no function waits for a peer.
 class TcpReplicator {
@@ -71,7 +71,7 @@ class TcpReplicator {
   void disconnect(Peer& peer, const Error& cause);
   void record_failure(const Peer& peer, const Error& cause);
   void enqueue(Peer& peer, Outgoing outgoing);
-  static void flush(Peer& peer);
+  void flush(Peer& peer) const;
   void answer_requests();
   void send_heartbeats();
   /// Sends this rank's state to the open peers of which wants(peer) is true.
@@ -81,11 +81,13 @@ class TcpReplicator {
   void send_close();
   [[nodiscard]] bool is_done() const;
   void wake() const;
+  /// Has epoll report events of `fd` as those of `peer`; nullptr for the wake event.
+  void watch(int operation, const Descriptor& fd, uint32_t events, Peer* peer) const;
 
   std::shared_ptr<SharedSegment> segment_, host_;
   int rank_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; nullptr for this rank
-  Descriptor wake_event_;
+  Descriptor epoll_, wake_event_;
   mutable std::mutex groups_mutex_;
   std::vector<uint32_t> groups_;  // joined by this rank
   std::atomic<uint32_t> num_requests_ = 0;

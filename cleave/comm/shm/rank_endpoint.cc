@@ -137,6 +137,10 @@ RankEndpoint::~RankEndpoint() {
 
 void RankEndpoint::choose_num_spins() {
   if (knows_all_cpus_.load(std::memory_order_relaxed)) return;
+  if (segment_->is_replica()) {  // the replicator's thread needs a core, too
+    num_spins_.store(kSpinsOnSharedCore, std::memory_order_relaxed);
+    return;
+  }
   // The union over the present ranks, because ranks may share CPUs or be bound to different ones.
   uint64_t all[kMaxCpus / 64] = {};
   int num_known = 0;
@@ -151,8 +155,7 @@ void RankEndpoint::choose_num_spins() {
   }
   int num_cpus = 0;
   for (const uint64_t word : all) num_cpus += std::popcount(word);
-  // A replicator's thread needs a core, too.
-  const bool has_own_core = !segment_->is_replica() && segment_->num_present() <= num_cpus;
+  const bool has_own_core = segment_->num_present() <= num_cpus;
   num_spins_.store(has_own_core ? kSpinsOnOwnCore : kSpinsOnSharedCore, std::memory_order_relaxed);
   knows_all_cpus_.store(num_known == segment_->num_present(), std::memory_order_relaxed);
 }

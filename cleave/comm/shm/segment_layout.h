@@ -30,10 +30,11 @@ enum class Op : uint8_t {
 
 /// Sizes of a shared segment. They belong to its version, as the algorithms of the collectives do:
 /// a segment of another version is rejected.
-inline constexpr uint32_t kLayoutVersion = 7;
+inline constexpr uint32_t kLayoutVersion = 8;
 inline constexpr uint64_t kJobMagic = 0x636c656176650000U + kLayoutVersion;
-inline constexpr int kMaxRanks = 512;         // per shared segment
-inline constexpr int kNumGroupsPerRank = 64;  // capacity for groups
+inline constexpr int kMaxRanks = 512;         // on one host
+inline constexpr int kMaxJobRanks = 4096;     // on several hosts
+inline constexpr int kNumGroupsPerRank = 64;  // capacity for groups, by present rank
 inline constexpr int kFlightLogLength = 256;  // operations remembered per rank
 inline constexpr int kSiteBytes = 88;         // of a call site's text
 inline constexpr int kNumShownSizes = 8;      // dims and widths kept for messages

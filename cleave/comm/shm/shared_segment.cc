@@ -38,23 +38,25 @@ void copy_text(char (&to)[kSize], std::string_view from) {
   to[size] = '\0';
 }
 
-void check_num_ranks(int num_ranks) {
-  CLEAVE_CHECK(num_ranks >= 1 && num_ranks <= kMaxRanks, Code::kUsage,
-               "number of ranks=", num_ranks, "; choose 1 to ", kMaxRanks, " ranks on one host");
+void check_num_ranks(int num_present, int num_ranks) {
+  CLEAVE_CHECK(num_present >= 1 && num_present <= kMaxRanks, Code::kUsage,
+               "number of ranks=", num_present, "; choose 1 to ", kMaxRanks, " ranks on one host");
+  CLEAVE_CHECK(num_ranks <= kMaxJobRanks, Code::kUsage, "number of ranks=", num_ranks,
+               "; choose at most ", kMaxJobRanks, " ranks on several hosts");
 }
 
 struct Sizes {
   uint64_t ranks, groups, channels, arena, end;
 };
 
-Sizes sizes_of(int num_ranks, uint64_t arena_bytes) {
-  const auto n = static_cast<uint64_t>(num_ranks);
+Sizes sizes_of(int num_ranks, int num_present, uint64_t arena_bytes) {
+  const auto n = static_cast<uint64_t>(num_ranks), present = static_cast<uint64_t>(num_present);
   Sizes s{};
   s.ranks = round_up(sizeof(JobHeader));
   s.groups = s.ranks + n * sizeof(RankSlot);
-  s.channels = s.groups + n * kNumGroupsPerRank * sizeof(GroupEntry);
+  s.channels = s.groups + present * kNumGroupsPerRank * sizeof(GroupEntry);
   s.arena = round_up(s.channels + n * n * sizeof(uint64_t));
-  s.end = s.arena + n * arena_bytes;
+  s.end = s.arena + present * arena_bytes;
   return s;
 }
 
@@ -69,9 +71,8 @@ std::byte* map(uint64_t bytes, int fd) {
 }  // namespace
 
 std::shared_ptr<SharedSegment> SharedSegment::create_private(int num_ranks) {
-  check_num_ranks(num_ranks);
-  const uint64_t bytes = sizes_of(num_ranks, kThreadArenaBytes).end;
-  return make(bytes, num_ranks);
+  check_num_ranks(num_ranks, num_ranks);
+  return make(num_ranks, kThreadArenaBytes);
 }
 
 std::shared_ptr<SharedSegment> SharedSegment::create_shared(int num_ranks) {
@@ -79,9 +80,8 @@ std::shared_ptr<SharedSegment> SharedSegment::create_shared(int num_ranks) {
 }
 
 std::shared_ptr<SharedSegment> SharedSegment::create_for_host(int num_ranks, int num_present) {
-  check_num_ranks(num_ranks);
-  const uint64_t bytes =
-      sizes_of(num_ranks, 0).end + static_cast<uint64_t>(num_present) * kProcessArenaBytes;
+  check_num_ranks(num_present, num_ranks);
+  const uint64_t bytes = sizes_of(num_ranks, num_present, kProcessArenaBytes).end;
   const int fd = memfd_create("cleave job", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   CLEAVE_CHECK(fd >= 0, Code::kMemory, "memfd_create failed: ", std::strerror(errno));
   // Mapped before its pages are reserved, so that an address space limit fails first. Reserving all
@@ -93,15 +93,13 @@ std::shared_ptr<SharedSegment> SharedSegment::create_for_host(int num_ranks, int
                refused == EFBIG ? "; raise the limit on file sizes with ulimit -f"
                                 : "; start fewer ranks or free memory");
   fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-  segment->fill(num_ranks);
-  segment->header().num_present = num_present;
+  segment->fill(num_ranks, num_present);
   return segment;
 }
 
 std::shared_ptr<SharedSegment> SharedSegment::create_replica(int num_ranks, int rank) {
-  check_num_ranks(num_ranks);
-  const uint64_t bytes = sizes_of(num_ranks, kReplicaArenaBytes).end;
-  auto segment = make(bytes, num_ranks);
+  check_num_ranks(1, num_ranks);
+  auto segment = make(num_ranks, kReplicaArenaBytes);
   segment->header().replica_of = rank;
   segment->header().payload_bytes = kReplicaPayloadBytes;
   return segment;
@@ -123,29 +121,29 @@ std::shared_ptr<SharedSegment> SharedSegment::attach(int fd) {
   return segment;
 }
 
-std::shared_ptr<SharedSegment> SharedSegment::make(uint64_t bytes, int num_ranks) {
+std::shared_ptr<SharedSegment> SharedSegment::make(int num_ranks, uint64_t arena_bytes) {
+  const uint64_t bytes = sizes_of(num_ranks, num_ranks, arena_bytes).end;
   std::shared_ptr<SharedSegment> segment(new SharedSegment(map(bytes, -1), bytes, -1));
-  segment->fill(num_ranks);
+  segment->fill(num_ranks, num_ranks);
   return segment;
 }
 
-void SharedSegment::fill(int num_ranks) {
-  const Sizes sizes = sizes_of(num_ranks, 0);
+void SharedSegment::fill(int num_ranks, int num_present) {
+  const Sizes sizes = sizes_of(num_ranks, num_present, 0);
   auto* header = new (base_) JobHeader();
   header->magic = kJobMagic;
   header->bytes = bytes_;
-  header->num_ranks = header->num_present = num_ranks;
-  header->num_groups = num_ranks * kNumGroupsPerRank;
+  header->num_ranks = num_ranks;
+  header->num_present = num_present;
+  header->num_groups = num_present * kNumGroupsPerRank;
   header->replica_of = -1;
   header->groups_offset = sizes.groups;
   header->channels_offset = sizes.channels;
   header->arena_end = bytes_;
   header->payload_bytes = fd_ >= 0 ? kProcessPayloadBytes : kThreadPayloadBytes;
   header->arena_next.store(sizes.arena);
-  for (int r = 0; r < num_ranks; ++r) {
-    new (&rank(r)) RankSlot();
-    rank(r).step.store(-1);
-  }
+  // A slot has 33 KB; constructing it would take memory for every rank of a large job.
+  for (int r = 0; r < num_ranks; ++r) rank(r).step.store(-1);
 }
 
 SharedSegment::~SharedSegment() {

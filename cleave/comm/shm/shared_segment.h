@@ -98,8 +98,8 @@ class SharedSegment {
 
  private:
   SharedSegment(std::byte* base, uint64_t bytes, int fd) : base_(base), bytes_(bytes), fd_(fd) {}
-  static std::shared_ptr<SharedSegment> make(uint64_t bytes, int num_ranks);
-  void fill(int num_ranks);
+  static std::shared_ptr<SharedSegment> make(int num_ranks, uint64_t arena_bytes);
+  void fill(int num_ranks, int num_present);
   [[nodiscard]] JobHeader& header() const;
   uint64_t channel(int from, int to, uint64_t bytes);
   void fill_group(GroupEntry& entry, std::span<const int> ranks, std::string_view name);
