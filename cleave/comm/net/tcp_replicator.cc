@@ -341,9 +341,13 @@ void TcpReplicator::receive(Peer& peer) {
 Error TcpReplicator::disconnect_error(const Peer& peer, ssize_t received) const {
   const bool is_dead = received == 0 || errno == ECONNRESET;
   const std::string how = is_dead ? "died" : str("was lost (", std::strerror(errno), ")");
-  return {Code::kPeer, str("rank ", peer.rank, " (pid ", segment_->rank(peer.rank).pid.load(),
-                           " at ", peer.address, ") ", how, ", last seen ",
-                           describe_place(*segment_, host_.get(), peer.rank),
+  const int pid = segment_->rank(peer.rank).pid.load();
+  if (pid == 0) {  // its first snapshot has not arrived
+    return {Code::kPeer, str("rank ", peer.rank, " (at ", peer.address, ") ", how,
+                             " right after the rendezvous; its own messages tell the cause")};
+  }
+  return {Code::kPeer, str("rank ", peer.rank, " (pid ", pid, " at ", peer.address, ") ", how,
+                           ", last seen ", describe_place(*segment_, host_.get(), peer.rank),
                            describe_step(*segment_, peer.rank))};
 }
 
