@@ -75,7 +75,8 @@ TEST(TcpReplicator, ConnectionThatEndsInAFrame_IsAPeerThatDied) {
   ASSERT_EQ(send(rank.other.get(), part.data(), part.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(part.size()));
   rank.other = Descriptor();
-  EXPECT_THAT(rank.barrier().what(), HasSubstr("rank 1 (at 127.0.0.1) died right after the rendezvous"));
+  EXPECT_THAT(rank.barrier().what(),
+              HasSubstr("rank 1 (at 127.0.0.1) died right after the rendezvous"));
   EXPECT_EQ(rank.segment->aborted()->code, Code::kPeer);
 }
 
@@ -85,7 +86,8 @@ TEST(TcpReplicator, ConnectionThatIsReset_IsAPeerThatDied) {
   const linger reset{.l_onoff = 1, .l_linger = 0};  // close() sends RST
   ASSERT_EQ(setsockopt(rank.other.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset)), 0);
   rank.other = Descriptor();
-  EXPECT_THAT(rank.barrier().what(), HasSubstr("rank 1 (at 127.0.0.1) died right after the rendezvous"));
+  EXPECT_THAT(rank.barrier().what(),
+              HasSubstr("rank 1 (at 127.0.0.1) died right after the rendezvous"));
   EXPECT_EQ(rank.segment->aborted()->code, Code::kPeer);
 }
 
