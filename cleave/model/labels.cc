@@ -49,6 +49,7 @@ Json classifier_config(const Json& config, const std::vector<std::string>& label
   const std::string type = config.string_or("model_type", "");
   if (type == "bert") json["architectures"] = {"BertForSequenceClassification"};
   if (type == "roberta") json["architectures"] = {"RobertaForSequenceClassification"};
+  if (type == "distilbert") json["architectures"] = {"DistilBertForSequenceClassification"};
   auto id2label = nlohmann::ordered_json::object();
   auto label2id = nlohmann::ordered_json::object();
   for (size_t i = 0; i < labels.size(); ++i) {

@@ -22,9 +22,14 @@ namespace {
 using Object = nlohmann::ordered_json;
 constexpr size_t kShown = 10;
 
-int64_t size_of(const Json& config, std::string_view name, std::string_view gpt2_name) {
+/// A size under the name of most families, or under that of GPT-2 or DistilBERT.
+int64_t size_of(const Json& config, std::string_view name, std::string_view gpt2_name,
+                std::string_view distilbert_name) {
   constexpr int64_t kLargest = 1 << 24;
-  return config.at(config.has(gpt2_name) ? gpt2_name : name).as_int(1, kLargest);
+  for (const std::string_view other : {gpt2_name, distilbert_name}) {
+    if (config.has(other)) return config.at(other).as_int(1, kLargest);
+  }
+  return config.at(name).as_int(1, kLargest);
 }
 
 Sharding sharding_of(const LayoutOptions& o) {
@@ -302,7 +307,7 @@ constexpr std::array<FamilyDefaults, 8> kFamilies{
      {.type = "gemma3_text", .tied = true, .kv_heads = 4, .head_dim = 256}}};
 
 bool is_encoder(std::string_view type) {
-  return type == "bert" || type == "roberta";
+  return type == "bert" || type == "roberta" || type == "distilbert";
 }
 
 FamilyDefaults defaults_of(std::string_view type) {
@@ -315,7 +320,7 @@ FamilyDefaults defaults_of(std::string_view type) {
 
 /// Sets heads, KV heads and the size of a head; the width is known.
 void read_heads(const Json& config, const FamilyDefaults& defaults, TransformerSize& m) {
-  m.heads = size_of(config, "num_attention_heads", "n_head");
+  m.heads = size_of(config, "num_attention_heads", "n_head", "n_heads");
   // A key with null means the heads, and width / heads.
   const bool has_kv_default = defaults.kv_heads > 0 && !has_key(config, "num_key_value_heads");
   const bool has_dim_default = defaults.head_dim > 0 && !has_key(config, "head_dim");
@@ -336,8 +341,8 @@ void read_heads(const Json& config, const FamilyDefaults& defaults, TransformerS
 
 TransformerSize transformer_size(const Json& config) {
   TransformerSize m;
-  m.hidden = size_of(config, "hidden_size", "n_embd");
-  m.layers = size_of(config, "num_hidden_layers", "n_layer");
+  m.hidden = size_of(config, "hidden_size", "n_embd", "dim");
+  m.layers = size_of(config, "num_hidden_layers", "n_layer", "n_layers");
   const std::string type = config.string_or("model_type", "");
   const FamilyDefaults defaults = defaults_of(type);
   read_heads(config, defaults, m);
@@ -345,7 +350,8 @@ TransformerSize transformer_size(const Json& config) {
   m.gated = type != "gpt2" && !is_encoder(type);
   const bool has_ffn = config.has("intermediate_size");
   m.ffn = has_ffn ? config.at("intermediate_size").as_int(1, 1 << 24)
-                  : config.int_or("n_inner", 4 * m.hidden, 1, 1 << 24);
+                  : config.int_or(type == "distilbert" ? "hidden_dim" : "n_inner", 4 * m.hidden, 1,
+                                  1 << 24);
   if (const auto experts = experts_of_layers(config, m.ffn)) {
     m.experts = experts->num_experts;
     m.top_k = experts->top_k;

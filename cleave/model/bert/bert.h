@@ -8,8 +8,8 @@ namespace cleave::inline model {
 
 /// A BERT without memory from its config.json, with Hugging Face's names: BertModel,
 /// BertForMaskedLM (decoder tied to the word embedding), BertForPreTraining,
-/// BertForSequenceClassification; or a RoBERTa: RobertaModel, RobertaForMaskedLM,
-/// RobertaForSequenceClassification.
+/// BertForSequenceClassification; or a RoBERTa or DistilBERT with the same names except
+/// pre-training (RobertaModel, DistilBertForMaskedLM).
 ///
 /// The result depends on `architectures`: hidden states [B, T, D]; logits of words [B, T, V], for
 /// pre-training too; logits of classes [B, C]. For another loss, call hidden() and the heads.
@@ -26,7 +26,8 @@ class Bert : public Model {
 
   /// Ids [B, T] to the last layer's hidden states [B, T, D].
   DTensor hidden(const DTensor& ids, const Context& context);
-  /// Hidden states to the pooled first token [B, D]; null for a masked LM and RoBERTa's classifier.
+  /// Hidden states to the pooled first token [B, D]; null for a masked LM, a classifier other than
+  /// BERT's, and DistilBERT.
   [[nodiscard]] Layer* pooler() { return pooler_.get(); }
   /// Hidden states to logits of words [B, T, V]; null without that head.
   [[nodiscard]] Layer* predictions() { return predictions_.get(); }
@@ -36,7 +37,13 @@ class Bert : public Model {
 
  private:
   Bert(const Json& json, const BertConfig& config);
+  void add_predictions();
+  void add_classifier();
+  [[nodiscard]] bool is_distilbert() const { return config_.family == BertFamily::kDistilBert; }
+  /// The path of the head for words, except DistilBERT's, which has none.
   [[nodiscard]] const char* predictions_name() const;
+  /// The path of the matrix that computes the logits of words.
+  [[nodiscard]] std::string decoder_name() const;
   [[nodiscard]] std::vector<Layer*> trunk();
 
   BertConfig config_;
@@ -50,7 +57,7 @@ class Bert : public Model {
   std::unique_ptr<Layer> classifier_;
 };
 
-/// A Bert or RoBERTa, for the registry.
+/// A BERT, RoBERTa or DistilBERT, for the registry.
 std::unique_ptr<Model> make_bert(const Json& config);
 
 /// bert-tiny, bert-base and bert-large, masked language models.
@@ -58,5 +65,8 @@ std::vector<Preset> bert_presets();
 
 /// roberta-base and roberta-large, masked language models.
 std::vector<Preset> roberta_presets();
+
+/// distilbert-base, a masked language model.
+std::vector<Preset> distilbert_presets();
 
 }  // namespace cleave::inline model

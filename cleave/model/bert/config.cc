@@ -5,18 +5,24 @@
 namespace cleave::inline model {
 namespace {
 
-BertHead read_head(const Json& json, bool is_roberta) {
+/// The first part of the names of architectures.
+std::string architecture_of(BertFamily family) {
+  if (family == BertFamily::kBert) return "Bert";
+  return family == BertFamily::kRoberta ? "Roberta" : "DistilBert";
+}
+
+BertHead read_head(const Json& json, BertFamily of) {
   if (!json.has("architectures")) return BertHead::kNone;
   const Json list = json.at("architectures");
   if (list.size() != 1) list.fail("expected the name of one architecture");
   const std::string& name = list.at(0).as_string();
-  const std::string family = is_roberta ? "Roberta" : "Bert";
+  const std::string family = architecture_of(of);
   if (name == family + "Model") return BertHead::kNone;
   if (name == family + "ForMaskedLM") return BertHead::kMaskedLm;
-  if (name == "BertForPreTraining" && !is_roberta) return BertHead::kPreTraining;
+  if (name == "BertForPreTraining" && of == BertFamily::kBert) return BertHead::kPreTraining;
   if (name == family + "ForSequenceClassification") return BertHead::kClassifier;
   list.at(0).fail(str("expected ", family, "Model, ", family, "ForMaskedLM",
-                      is_roberta ? "" : ", BertForPreTraining", " or ", family,
+                      of == BertFamily::kBert ? ", BertForPreTraining" : "", " or ", family,
                       "ForSequenceClassification"));
 }
 
@@ -44,36 +50,70 @@ std::vector<std::string> read_classes(const Json& json) {
   return labels;
 }
 
-}  // namespace
+/// Takes the rows of the table of positions before that of the first token from max_positions.
+void count_positions_of_tokens(const Json& json, BertConfig& c) {
+  if (!c.facts.pad_id) json.at("pad_token_id").fail("positions begin after it; expected an id");
+  c.facts.max_positions -= c.first_position();
+  if (c.facts.max_positions >= 1) return;
+  json.at(json.has("max_position_embeddings") ? "max_position_embeddings" : "pad_token_id")
+      .fail(str("positions begin at pad_token_id + 1 = ", c.first_position(),
+                "; none is left for tokens"));
+}
 
-BertConfig BertConfig::from_json(const Json& json) {
-  refuse_other_kinds(json);
+BertConfig read_bert(const Json& json, BertFamily family) {
   BertConfig c;
-  c.is_roberta = json.string_or("model_type", "") == "roberta";
-  c.facts = c.is_roberta ? read_facts(json, {.default_eos = 2, .default_pad = 1})
-                         : read_facts(json, {.default_pad = 0});
-  if (c.is_roberta) {
-    if (!c.facts.pad_id) json.at("pad_token_id").fail("positions begin after it; expected an id");
-    c.facts.max_positions -= c.first_position();
-    if (c.facts.max_positions < 1) {
-      json.at(json.has("max_position_embeddings") ? "max_position_embeddings" : "pad_token_id")
-          .fail(str("positions begin at pad_token_id + 1 = ", c.first_position(),
-                    "; none is left for tokens"));
-    }
-  }
+  c.family = family;
+  c.facts = family == BertFamily::kRoberta ? read_facts(json, {.default_eos = 2, .default_pad = 1})
+                                           : read_facts(json, {.default_pad = 0});
+  if (family == BertFamily::kRoberta) count_positions_of_tokens(json, c);
   check_heads_divide(json, c.facts, {});
-  c.head = read_head(json, c.is_roberta);
+  c.head = read_head(json, family);
   if (c.head == BertHead::kClassifier) c.facts.labels = read_classes(json);
   c.intermediate = json.at("intermediate_size").as_int(1, kMostWidth);
   c.num_token_types = json.int_or("type_vocab_size", 2, 1, kMostWidth);
   c.norm_eps = json.number_or("layer_norm_eps", 1e-12, 0, 1);
   c.init_range = json.number_or("initializer_range", 0.02, 0, kMostInitRange);
-  c.hidden_dropout = read_dropout(json, "hidden_dropout_prob", 0.1);
+  c.hidden_dropout = c.block_dropout = read_dropout(json, "hidden_dropout_prob", 0.1);
   c.attention_dropout = read_dropout(json, "attention_probs_dropout_prob", 0.1);
   c.classifier_dropout = read_dropout(json, "classifier_dropout", c.hidden_dropout);
   c.activation = read_activation(json, "hidden_act", "gelu");
   c.tied = json.bool_or("tie_word_embeddings", true);
   return c;
+}
+
+BertConfig read_distilbert(const Json& json) {
+  constexpr FactNames kNames{
+      .hidden = "dim", .num_layers = "n_layers", .num_heads = "n_heads", .default_pad = 0};
+  BertConfig c;
+  c.family = BertFamily::kDistilBert;
+  c.facts = read_facts(json, kNames);
+  check_heads_divide(json, c.facts, kNames);
+  c.head = read_head(json, c.family);
+  if (c.head == BertHead::kClassifier) c.facts.labels = read_classes(json);
+  c.intermediate = json.at("hidden_dim").as_int(1, kMostWidth);
+  c.num_token_types = 0;
+  c.init_range = json.number_or("initializer_range", 0.02, 0, kMostInitRange);
+  c.hidden_dropout = read_dropout(json, "dropout", 0.1);
+  c.block_dropout = 0;
+  c.attention_dropout = read_dropout(json, "attention_dropout", 0.1);
+  c.classifier_dropout = read_dropout(json, "seq_classif_dropout", 0.2);
+  c.activation = read_activation(json, "activation", "gelu");
+  c.tied = json.bool_or("tie_word_embeddings", true);
+  return c;
+}
+
+}  // namespace
+
+BertConfig BertConfig::from_json(const Json& json) {
+  refuse_other_kinds(json);
+  const std::string type = json.string_or("model_type", "");
+  if (type == "distilbert") return read_distilbert(json);
+  return read_bert(json, type == "roberta" ? BertFamily::kRoberta : BertFamily::kBert);
+}
+
+const char* BertConfig::prefix() const {
+  if (family == BertFamily::kBert) return "bert";
+  return family == BertFamily::kRoberta ? "roberta" : "distilbert";
 }
 
 }  // namespace cleave::inline model

@@ -3,24 +3,29 @@
 
 namespace cleave::inline model {
 
-/// The head on the last layer of a BERT or RoBERTa; `architectures` in config.json names it.
+/// The model types that share BERT's layers.
+enum class BertFamily : uint8_t { kBert, kRoberta, kDistilBert };
+
+/// The head on the last layer of a model of these families; `architectures` in config.json names
+/// it.
 enum class BertHead : uint8_t {
   kNone,         ///< BertModel: hidden states; names without "bert."
   kMaskedLm,     ///< BertForMaskedLM
-  kPreTraining,  ///< BertForPreTraining: masked words and next sentence; not of RoBERTa
+  kPreTraining,  ///< BertForPreTraining: masked words and next sentence; of BERT only
   kClassifier,   ///< BertForSequenceClassification
 };
 
-/// The config.json of BERT and RoBERTa.
+/// The config.json of BERT, RoBERTa and DistilBERT.
 struct BertConfig {
   ModelFacts facts;  ///< max_positions: those of tokens
-  bool is_roberta = false;
+  BertFamily family = BertFamily::kBert;
   BertHead head = BertHead::kMaskedLm;
   int64_t intermediate = 0;
-  int64_t num_token_types = 2;
+  int64_t num_token_types = 2;  ///< 0: none
   double norm_eps = 1e-12;
   double init_range = 0.02;
   double hidden_dropout = 0.1;
+  double block_dropout = 0.1;  ///< of attention's result
   double attention_dropout = 0.1;
   double classifier_dropout = 0.1;
   Activation activation = Activation::kGelu;
@@ -28,9 +33,11 @@ struct BertConfig {
 
   /// Rows of the table of positions before that of the first token: RoBERTa counts from pad_id + 1,
   /// and padding has the row pad_id.
-  [[nodiscard]] int64_t first_position() const { return is_roberta ? facts.pad_id.value() + 1 : 0; }
+  [[nodiscard]] int64_t first_position() const {
+    return family == BertFamily::kRoberta ? facts.pad_id.value() + 1 : 0;
+  }
   /// The first part of the names in files.
-  [[nodiscard]] const char* prefix() const { return is_roberta ? "roberta" : "bert"; }
+  [[nodiscard]] const char* prefix() const;
 
   /// Throws Error(kFormat) naming key, value, range and byte; also for variants of the published
   /// models (a decoder, relative positions, regression).

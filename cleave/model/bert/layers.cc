@@ -43,16 +43,17 @@ AttentionOptions attention_of(const BertConfig& c) {
 }  // namespace
 
 BertEmbeddings::BertEmbeddings(const BertConfig& c)
-    : pad_id_(c.is_roberta ? c.facts.pad_id : std::nullopt),
+    : pad_id_(c.family == BertFamily::kRoberta ? c.facts.pad_id : std::nullopt),
       max_positions_(c.facts.max_positions),
       word_embeddings_(table_of(c.facts.vocab_size, c, c.facts.pad_id)),
       position_embeddings_(table_of(c.first_position() + c.facts.max_positions, c, pad_id_)),
-      token_type_embeddings_(table_of(c.num_token_types, c)),
       norm_(c.facts.hidden, c.norm_eps),
       dropout_(c.hidden_dropout) {
   add("word_embeddings", word_embeddings_);
   add("position_embeddings", position_embeddings_);
-  add("token_type_embeddings", token_type_embeddings_);
+  if (c.num_token_types > 0) {
+    add("token_type_embeddings", token_type_embeddings_.emplace(table_of(c.num_token_types, c)));
+  }
   add("LayerNorm", norm_);
   add("dropout", dropout_);
 }
@@ -78,10 +79,13 @@ DTensor BertEmbeddings::forward(const DTensor& ids, const Context& context) {
   const auto sharded = [&](const Tensor& whole) {
     return DTensor::distribute(whole, words.axis(), words.placement());
   };
-  const Tensor types =
-      context.token_types.defined() ? context.token_types : at::zeros_like(ids.local());
-  const DTensor x = words + token_type_embeddings_(sharded(types), context) +
-                    position_embeddings_(sharded(positions_of(ids.local(), context)), context);
+  DTensor x = words;
+  if (token_type_embeddings_) {
+    const Tensor types =
+        context.token_types.defined() ? context.token_types : at::zeros_like(ids.local());
+    x = x + (*token_type_embeddings_)(sharded(types), context);
+  }
+  x = x + position_embeddings_(sharded(positions_of(ids.local(), context)), context);
   return dropout_(norm_(mine(x), context), context);
 }
 
@@ -91,8 +95,15 @@ BertAttention::BertAttention(const BertConfig& c)
       value_(square(c)),
       dense_(square(c)),
       heads_(attention_of(c)),
-      dropout_(c.hidden_dropout),
+      dropout_(c.block_dropout),
       norm_(c.facts.hidden, c.norm_eps) {
+  if (c.family == BertFamily::kDistilBert) {
+    add("q_lin", query_);
+    add("k_lin", key_);
+    add("v_lin", value_);
+    add("out_lin", dense_);
+    return;
+  }
   self_.add("query", query_);
   self_.add("key", key_);
   self_.add("value", value_);
@@ -113,10 +124,10 @@ void BertAttention::check_split(const Axis& axis) {
   const bool split = query_.is_column_split();
   const bool together = key_.is_column_split() == split && value_.is_column_split() == split &&
                         dense_.is_row_split() == split && !dense_.is_column_split();
-  CLEAVE_CHECK(
-      together, Code::kShape, path(),
-      ": self.query, self.key, self.value and output.dense belong together; give the "
-      "first three the style colwise and output.dense rowwise, or give none of them a style");
+  CLEAVE_CHECK(together, Code::kShape, path(), ": ", query_.path(), ", ", key_.path(), ", ",
+               value_.path(), " and ", dense_.path(),
+               " belong together; give the first three the style colwise and the "
+               "last rowwise, or give none of them a style");
   if (split) heads_.set_split(axis);
 }
 
@@ -136,11 +147,20 @@ BertLayer::BertLayer(const BertConfig& c)
       down_(linear_of(c.intermediate, c.facts.hidden, c)),
       dropout_(c.hidden_dropout),
       norm_(c.facts.hidden, c.norm_eps) {
+  add("attention", attention_);
+  if (c.family == BertFamily::kDistilBert) {
+    add("sa_layer_norm", attention_.norm());
+    output_.add("lin1", up_);
+    output_.add("lin2", down_);
+    output_.add("dropout", dropout_);
+    add("ffn", output_);
+    add("output_layer_norm", norm_);
+    return;
+  }
   intermediate_.add("dense", up_);
   output_.add("dense", down_);
   output_.add("dropout", dropout_);
   output_.add("LayerNorm", norm_);
-  add("attention", attention_);
   add("intermediate", intermediate_);
   add("output", output_);
 }
@@ -165,39 +185,53 @@ DTensor BertPooler::forward(const DTensor& x, const Context& context) {
   return map([](const Tensor& t) { return t.tanh(); }, dense_(first, context));
 }
 
-RobertaClassifier::RobertaClassifier(const BertConfig& c)
-    : dense_(square(c)),
+FirstTokenClassifier::FirstTokenClassifier(const BertConfig& c)
+    : is_distilbert_(c.family == BertFamily::kDistilBert),
+      dense_(square(c)),
       out_proj_(scores_of(static_cast<int64_t>(c.facts.labels.size()), c)),
-      dropout_(c.classifier_dropout),
+      dropout_(is_distilbert_ ? 0 : c.classifier_dropout),
       second_dropout_(c.classifier_dropout) {
+  if (is_distilbert_) {
+    add("pre_classifier", dense_);
+    add("dropout", second_dropout_);
+    add("classifier", out_proj_);
+    return;
+  }
   add("dropout", dropout_);
   add("dense", dense_);
   add("second_dropout", second_dropout_);
   add("out_proj", out_proj_);
 }
 
-std::optional<Placement> RobertaClassifier::accepts(const DTensor& x) const {
+std::optional<Placement> FirstTokenClassifier::accepts(const DTensor& x) const {
   return x.placement().is_shard() ? std::optional<Placement>(Replicate{}) : std::nullopt;
 }
 
-DTensor RobertaClassifier::forward(const DTensor& x, const Context& context) {
+DTensor FirstTokenClassifier::forward(const DTensor& x, const Context& context) {
   const DTensor first = mine(x.with(x.local().select(1, 0)));
   const DTensor hidden = dense_(mine(dropout_(first, context)), context);
-  const DTensor active = map([](const Tensor& t) { return t.tanh(); }, hidden);
+  const auto act = [this](const Tensor& t) { return is_distilbert_ ? t.relu() : t.tanh(); };
+  const DTensor active = map(act, hidden);
   return out_proj_(mine(second_dropout_(active, context)), context);
 }
 
 BertPredictions::BertPredictions(const BertConfig& c, const std::shared_ptr<Parameter>& tied)
-    : activation_(c.is_roberta ? Activation::kGelu : c.activation),
+    : activation_(c.family == BertFamily::kRoberta ? Activation::kGelu : c.activation),
       dense_(square(c)),
       norm_(c.facts.hidden, c.norm_eps),
       decoder_(scores_of(c.facts.vocab_size, c)),
       bias_(decoder_.bias()) {
   if (tied) decoder_.tie_weight(tied);
+  if (c.family == BertFamily::kDistilBert) {
+    add("vocab_transform", dense_);
+    add("vocab_layer_norm", norm_);
+    add("vocab_projector", decoder_);
+    return;
+  }
   // transformers adds the decoder's own bias. With a tied matrix its files name it
   // predictions.bias.
   if (tied) add("bias", bias_);
-  if (c.is_roberta) {
+  if (c.family == BertFamily::kRoberta) {
     add("dense", dense_);
     add("layer_norm", norm_);
   } else {

@@ -12,8 +12,9 @@ namespace cleave::inline model {
 ///
 ///   ids [B, T] int64   result [B, T, D], in the layout that the plan gives word_embeddings' output
 ///
-/// Context has positions and token types; RoBERTa counts the positions of the tokens that are not
-/// the pad id. Throws Error(kShape) for more tokens than positions.
+/// Context has positions and token types, of which DistilBERT has none; RoBERTa counts the
+/// positions of the tokens that are not the pad id. Throws Error(kShape) for more tokens than
+/// positions.
 class BertEmbeddings : public Layer {
  public:
   explicit BertEmbeddings(const BertConfig& config);
@@ -31,7 +32,8 @@ class BertEmbeddings : public Layer {
 
   std::optional<int64_t> pad_id_;  // of RoBERTa
   int64_t max_positions_;
-  Embedding word_embeddings_, position_embeddings_, token_type_embeddings_;
+  Embedding word_embeddings_, position_embeddings_;
+  std::optional<Embedding> token_type_embeddings_;
   LayerNorm norm_;
   Dropout dropout_;
 };
@@ -44,6 +46,8 @@ class BertAttention : public Layer, public HasHeads {
   void prepare_split(const Axis& axis) override;
   void check_split(const Axis& axis) override;
   [[nodiscard]] HeadAttention& heads() override { return heads_; }
+  /// Of the result; in DistilBERT's files it is the block's.
+  [[nodiscard]] LayerNorm& norm() { return norm_; }
   [[nodiscard]] double forward_flops_per_token(int64_t seq_len) const override {
     return heads_.forward_flops_per_token(seq_len);
   }
@@ -69,7 +73,7 @@ class BertLayer : public Layer {
 
  private:
   BertAttention attention_;
-  LayerGroup intermediate_, output_;
+  LayerGroup intermediate_, output_;  // DistilBERT has one group, output_, called ffn
   Activation activation_;
   Linear up_, down_;
   Dropout dropout_;
@@ -90,11 +94,11 @@ class BertPooler : public Layer {
   Linear dense_;
 };
 
-/// RoBERTa's classifier: out(dropout(tanh(dense(dropout(first token))))). x [B, T, D], result
-/// [B, C].
-class RobertaClassifier : public Layer {
+/// RoBERTa's classifier: out(dropout(tanh(dense(dropout(first token))))), or DistilBERT's:
+/// out(dropout(relu(dense(first token)))). x [B, T, D], result [B, C].
+class FirstTokenClassifier : public Layer {
  public:
-  explicit RobertaClassifier(const BertConfig& config);
+  explicit FirstTokenClassifier(const BertConfig& config);
 
  protected:
   DTensor forward(const DTensor& x, const Context& context) override;
@@ -102,6 +106,7 @@ class RobertaClassifier : public Layer {
   [[nodiscard]] std::optional<Placement> accepts(const DTensor& x) const override;
 
  private:
+  bool is_distilbert_;
   Linear dense_, out_proj_;
   Dropout dropout_, second_dropout_;
 };
@@ -111,7 +116,7 @@ class BertPredictions : public Layer {
  public:
   /// `tied`: the word embedding's matrix, or null if the decoder has its own. In files the bias is
   /// predictions.bias with a tied matrix, else predictions.decoder.bias; RoBERTa's head is called
-  /// lm_head instead of cls.predictions.
+  /// lm_head instead of cls.predictions. DistilBERT's has vocab_projector.bias in both cases.
   BertPredictions(const BertConfig& config, const std::shared_ptr<Parameter>& tied);
 
  protected:

@@ -52,4 +52,23 @@ std::vector<Preset> roberta_presets() {
   return out;
 }
 
+std::vector<Preset> distilbert_presets() {
+  const nlohmann::ordered_json config = {{"vocab_size", 30522},
+                                         {"dim", 768},
+                                         {"n_layers", 6},
+                                         {"n_heads", 12},
+                                         {"hidden_dim", 3072},
+                                         {"activation", "gelu"},
+                                         {"dropout", 0.1},
+                                         {"attention_dropout", 0.1},
+                                         {"seq_classif_dropout", 0.2},
+                                         {"initializer_range", 0.02},
+                                         {"model_type", "distilbert"},
+                                         {"architectures", {"DistilBertForMaskedLM"}},
+                                         {"max_position_embeddings", 512},
+                                         {"pad_token_id", 0},
+                                         {"tie_word_embeddings", true}};
+  return {{.name = "distilbert-base", .config_json = config.dump()}};
+}
+
 }  // namespace cleave::inline model
