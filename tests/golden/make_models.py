@@ -68,7 +68,10 @@ BERT = {
 }
 ROBERTA = BERT | {"model_type": "roberta", "layer_norm_eps": 1e-5, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 ROBERTA |= {"vocab_size": 20, "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1, "max_position_embeddings": 20}
-ENCODERS = ("bert", "roberta")
+DISTILBERT = {"model_type": "distilbert", "activation": "gelu", "dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0}
+DISTILBERT |= {"dim": 8, "hidden_dim": 12, "n_heads": 4, "n_layers": 2, "vocab_size": 17, "max_position_embeddings": 12}
+DISTILBERT |= {"pad_token_id": 0, "tie_word_embeddings": True, "torch_dtype": "float32"}
+ENCODERS = ("bert", "roberta", "distilbert")
 # Rotary settings of Llama 3; transformers 5 writes them, and the dtype, under other keys of config.json.
 LLAMA3_ROPE = {
     "factor": 8.0,
@@ -113,10 +116,12 @@ MODELS = {
     "bert-cls": BERT | {"architectures": ["BertForSequenceClassification"], "vocab_size": 96, "classifier_dropout": 0.0},
     "bert-mlm": BERT | {"architectures": ["BertForMaskedLM"], "vocab_size": 96},
     "bert-mlm-6heads": BERT
-    | {"architectures": ["BertForMaskedLM"], "vocab_size": 90, "hidden_size": 48, "intermediate_size": 72}
-    | {"num_attention_heads": 6, "num_hidden_layers": 1, "max_position_embeddings": 24},
+    | {"architectures": ["BertForMaskedLM"], "vocab_size": 42, "hidden_size": 24, "intermediate_size": 26}
+    | {"num_attention_heads": 6, "num_hidden_layers": 1, "max_position_embeddings": 16},
     "roberta-cls": ROBERTA | {"architectures": ["RobertaForSequenceClassification"], "classifier_dropout": 0.0},
     "roberta-mlm": ROBERTA | {"architectures": ["RobertaForMaskedLM"]},
+    "distilbert-cls": DISTILBERT | {"architectures": ["DistilBertForSequenceClassification"]},
+    "distilbert-mlm": DISTILBERT | {"architectures": ["DistilBertForMaskedLM"]},
     "gpt2": GPT2 | {"vocab_size": 101, "n_embd": 32, "n_layer": 2, "n_head": 4},
     "gpt2-4layers": GPT2 | {"vocab_size": 64, "n_embd": 32, "n_layer": 4, "n_head": 4},
     "gpt2-6heads": GPT2 | {"vocab_size": 80, "n_embd": 48, "n_layer": 2, "n_head": 6},
@@ -173,7 +178,7 @@ LENGTH = {"llama-gqa-llama3rope": 24}
 RUNS = {"bert-cls": ["sgd"], "bert-mlm": ["clip"], "gpt2": ["clip", "adam"], "llama-mha": ["clip"]}
 # Models with an additional batch that has the pad id among the real ids: its row of the embedding gets no gradient from
 # the look-up, only from a tied output matrix.
-HAS_PAD_ID = ("bert-cls", "bert-mlm", "roberta-mlm", "llama-mha", "llama-gqa-tied")
+HAS_PAD_ID = ("bert-cls", "bert-mlm", "roberta-mlm", "distilbert-mlm", "llama-mha", "llama-gqa-tied")
 # Weights in several files with an index.
 MAX_FILE_BYTES = {"llama-gqa-llama3rope": 100_000}
 
@@ -306,7 +311,8 @@ def batch(name, spec, stream, padded=False):
             out["attention_mask"] = real.astype(np.int64)
         return out
     out["attention_mask"] = real.astype(np.int64)
-    out["token_type_ids"] = (np.arange(length) >= length // 2).astype(np.int64) * np.ones((ROWS, 1), dtype=np.int64)
+    if config["model_type"] != "distilbert":
+        out["token_type_ids"] = (np.arange(length) >= length // 2).astype(np.int64) * np.ones((ROWS, 1), dtype=np.int64)
     if "Sequence" in config["architectures"][0]:
         out["labels"] = counter.integers(seed, stream + ".classes", (ROWS,), 0, 2)
         return out

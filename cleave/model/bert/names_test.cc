@@ -23,6 +23,13 @@ using testing::HasSubstr;
 using Tensors = std::map<std::string, Tensor>;
 
 Json config(const std::string& architecture, const std::string& more = "") {
+  if (architecture.starts_with("Distil")) {
+    return Json::parse(str(R"({"model_type": "distilbert", "architectures": [")", architecture,
+                           R"("], "vocab_size": 11, "dim": 6, "n_layers": 1, "n_heads": 2,
+      "hidden_dim": 8, "max_position_embeddings": 5)",
+                           more, "}"),
+                       "config.json");
+  }
   const bool is_roberta = architecture.starts_with("Roberta");
   return Json::parse(str(R"({"model_type": ")", is_roberta ? "roberta" : "bert",
                          R"(", "architectures": [")", architecture,
@@ -121,10 +128,11 @@ TEST(BertNames, UntiedDecoder_HasTheDecodersBias) {
 TEST(BertNames, TrunkFromAMaskedLmsFile_Loads) {
   for (const auto& [architecture, prefix, other_head] :
        {std::tuple("BertModel", "bert.", "cls.predictions.bias"),
-        {"RobertaModel", "roberta.", "lm_head.bias"}}) {
+        {"RobertaModel", "roberta.", "lm_head.bias"},
+        {"DistilBertModel", "distilbert.", "vocab_transform.bias"}}) {
     const Json trunk = config(architecture);
     const Tensors values = values_of(*make_model(trunk));
-    EXPECT_TRUE(values.contains("encoder.layer.0.attention.self.query.weight"));
+    EXPECT_TRUE(values.contains("embeddings.word_embeddings.weight"));
     Tensors prefixed;
     for (const auto& [name, t] : values) prefixed.emplace(prefix + name, t);
     prefixed.emplace(other_head, at::zeros({11}));
@@ -155,6 +163,39 @@ TEST(RobertaNames, MaskedLmAsPublished_Loads) {
   stored.emplace("roberta.embeddings.position_ids", at::arange(5).unsqueeze(0));
   stored.emplace("lm_head.decoder.weight", values.at("roberta.embeddings.word_embeddings.weight"));
   stored.emplace("lm_head.decoder.bias", at::zeros({11}));
+  const TempFolder folder;
+  write_folder(folder, json, stored);
+  expect_loads(folder, values);
+}
+
+// Source: the names of distilbert-base-uncased's file.
+TEST(DistilBertNames, MaskedLmAsPublished_Loads) {
+  const Json json = config("DistilBertForMaskedLM");
+  Tensors stored;
+  const auto add = [&](const std::string& name, std::vector<int64_t> shape) {
+    stored.emplace(name, test::numbers(shape, stored.size()).to(at::kFloat));
+  };
+  const auto add_both = [&](const std::string& name, int64_t out, int64_t in) {
+    in == 0 ? add(name + ".weight", {out}) : add(name + ".weight", {out, in});
+    add(name + ".bias", {out});
+  };
+  add("distilbert.embeddings.word_embeddings.weight", {11, 6});
+  add("distilbert.embeddings.position_embeddings.weight", {5, 6});
+  add_both("distilbert.embeddings.LayerNorm", 6, 0);
+  const std::string layer = "distilbert.transformer.layer.0.";
+  for (const char* name : {"q_lin", "k_lin", "v_lin", "out_lin"}) {
+    add_both(layer + "attention." + name, 6, 6);
+  }
+  add_both(layer + "sa_layer_norm", 6, 0);
+  add_both(layer + "ffn.lin1", 8, 6);
+  add_both(layer + "ffn.lin2", 6, 8);
+  add_both(layer + "output_layer_norm", 6, 0);
+  add_both("vocab_transform", 6, 6);
+  add_both("vocab_layer_norm", 6, 0);
+  add("vocab_projector.bias", {11});
+  const Tensors values = stored;
+  stored.emplace("vocab_projector.weight",
+                 values.at("distilbert.embeddings.word_embeddings.weight"));
   const TempFolder folder;
   write_folder(folder, json, stored);
   expect_loads(folder, values);
@@ -202,6 +243,9 @@ TEST(BertConfig, UnsupportedValues_AreRefusedByKey) {
   EXPECT_THAT(refusal("BertModel", R"(, "hidden_dropout_prob": 1.0)"), HasSubstr("[0, 1)"));
   EXPECT_THAT(refusal("BertModel", R"(, "hidden_act": "mish")"), HasSubstr("mish"));
   EXPECT_THAT(refusal("RobertaForPreTraining", ""), HasSubstr("expected RobertaModel, Roberta"));
+  EXPECT_THAT(refusal("DistilBertForTokenClassification", ""),
+              HasSubstr("expected DistilBertModel, DistilBertForMaskedLM or DistilBert"));
+  EXPECT_THAT(refusal("DistilBertModel", R"(, "n_heads": 4)"), HasSubstr("multiple of n_heads=4"));
   EXPECT_THAT(refusal("RobertaModel", R"(, "pad_token_id": null)"), HasSubstr("pad_token_id"));
   EXPECT_THAT(refusal("RobertaModel", R"(, "pad_token_id": 4)"),
               HasSubstr("none is left for tokens"));
