@@ -439,8 +439,8 @@ void choose_length(TrainSetup& setup, const ModelFacts& facts) {
   CLEAVE_CHECK(seq_len >= 2, Code::kShape, "seq-len=", seq_len,
                "; next-token prediction needs at least 2 tokens");
   CLEAVE_CHECK(seq_len <= facts.max_positions, Code::kShape, "seq-len=", seq_len,
-               " is more than the model's max_position_embeddings=", facts.max_positions,
-               "; choose up to ", facts.max_positions);
+               " is more than the model's ", facts.max_positions, " positions; choose up to ",
+               facts.max_positions);
 }
 
 void choose_steps(TrainSetup& setup) {
