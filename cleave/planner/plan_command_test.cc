@@ -60,7 +60,7 @@ TEST(PlanCommand, LengthBeyondTheTableOfPositions_IsRefusedWithoutAWarning) {
   o.seq_len = 4096;
   testing::internal::CaptureStderr();
   EXPECT_THAT(test::thrown_by([&] { cleave_plan(o); }).what(),
-              HasSubstr("positions; choose up to "));
+              HasSubstr("max_position_embeddings="));
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 

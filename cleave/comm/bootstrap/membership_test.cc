@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cleave/base/str.h"
 #include "cleave/comm/shm/segment_layout.h"
 
 namespace cleave::membership_test {
@@ -15,7 +16,8 @@ TEST(Membership, ConflictingRanks_AreRejectedWithTheReason) {
   EXPECT_EQ(membership.add({kJobMagic, 2, 3, 77}, " at 10.0.0.2"), "");
   EXPECT_EQ(membership.name(2), "pid 77 at 10.0.0.2");
   EXPECT_THAT(membership.add({kJobMagic + 1, 1, 3, 78}),
-              HasSubstr("rank 1 (pid 78) runs version 8 of the shared segment, rank 0 version 7"));
+              HasSubstr(str("rank 1 (pid 78) runs version ", kLayoutVersion + 1,
+                            " of the shared segment, rank 0 version ", kLayoutVersion)));
   EXPECT_THAT(membership.add({kJobMagic, 1, 4, 78}), HasSubstr("rank 1 (pid 78) has world size 4"));
   for (const int rank : {-1, 3}) {
     EXPECT_THAT(membership.add({kJobMagic, rank, 3, 78}), HasSubstr("is not in [0, 3)"));

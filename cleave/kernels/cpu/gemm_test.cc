@@ -334,8 +334,8 @@ TEST_P(GemmChoice, ProductsOfABranch_AreCountedWithThoseOfTheGradients) {
   (void)affine_frozen(
       x, [&] { return weight.detach(); }, std::nullopt, branch);
   // Forward by a and b, and backward to x, a and b.
-  const ProductCounts with_branch{{{10, 3, 4}, 1}, {{10, 4, 3}, 1}, {{10, 3, 2}, 1},
-                                  {{10, 2, 4}, 1}, {{10, 4, 2}, 1}, {{2, 10, 3}, 1},
+  const ProductCounts with_branch{{{10, 3, 4}, 1}, {{10, 4, 3}, 1}, {{2, 3, 10}, 1},
+                                  {{10, 2, 4}, 1}, {{2, 4, 10}, 1}, {{2, 10, 3}, 1},
                                   {{2, 10, 4}, 1}, {{10, 2, 3}, 1}};
   EXPECT_EQ(clock.products(), with_branch);
 }
