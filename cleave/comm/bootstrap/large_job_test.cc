@@ -38,6 +38,13 @@ int64_t now_ms() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
 }
 
+/// An environment variable that the test sets for its processes.
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe)
+  CLEAVE_CHECK(value != nullptr, Code::kUsage, name, " is not set");
+  return value;
+}
+
 void keep_latest(std::atomic<int64_t>& latest, int64_t ms) {
   int64_t known = latest.load();
   while (known < ms && !latest.compare_exchange_weak(known, ms)) continue;
@@ -74,7 +81,7 @@ bool run_rank_of_large_job(int rank, Times& times) {
   Environment environment;
   environment.rank = rank;
   environment.world_size = kNumRanks;
-  environment.master_addr = std::getenv("CLEAVE_TEST_ADDRESS");
+  environment.master_addr = variable("CLEAVE_TEST_ADDRESS");
   environment.master_port = 20500;
   try {
     const auto world = connect(environment, {.timeout_s = 300, .flight_log_folder = ""});
@@ -102,17 +109,18 @@ bool run_rank_of_large_job(int rank, Times& times) {
 
 /// The ranks of one process, in threads. Writes its times and peak memory to CLEAVE_TEST_TIMES.
 const ProcessRole kLargeJob("large_job", [] {
-  const int first = std::atoi(std::getenv("CLEAVE_TEST_FIRST"));
+  const int first = std::stoi(variable("CLEAVE_TEST_FIRST"));
   Times times;
   std::atomic<int> num_right = 0;
   std::vector<std::thread> threads;
+  threads.reserve(kRanksPerProcess);
   reserve_descriptors(int64_t{kRanksPerProcess} * (kNumRanks + 16), "this test");
   for (int i = 0; i < kRanksPerProcess; ++i) {
     threads.emplace_back(
         [&, rank = first + i] { num_right += run_rank_of_large_job(rank, times); });
   }
   for (std::thread& thread : threads) thread.join();
-  std::ofstream(std::getenv("CLEAVE_TEST_TIMES"))
+  std::ofstream(variable("CLEAVE_TEST_TIMES"))
       << times.connected << ' ' << times.computed << ' ' << times.failed << ' ' << times.reached
       << ' ' << peak_rss_bytes();
   return num_right == kRanksPerProcess ? 0 : 1;

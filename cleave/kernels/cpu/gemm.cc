@@ -211,6 +211,12 @@ void add_product(const Tensor& y, const Tensor& a, const Tensor& b) {
   if (!widens || a.is_meta()) to.addmm_(a, b);
 }
 
+/// Whether AffineBackward computes gradients of these faster than libtorch's backward.
+bool has_own_backward(const Tensor& x, const Tensor& weight) {
+  const bool transposes = needs_grad(weight) && is_for_tiles(x) && is_for_tiles(weight);
+  return transposes || is_for_onednn(x, weight) || (is_widened(x) && is_widened(weight));
+}
+
 }  // namespace
 
 Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
@@ -224,11 +230,7 @@ Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
   count_products(x, weight);
   if (!has_backward) return product(x, weight, bias);
   const bool defers = weight_grad && deferred != nullptr && DeferredGradients::takes(weight);
-  const bool transposes = weight_grad && is_for_tiles(x) && is_for_tiles(weight);
-  const bool widens = is_widened(x) && is_widened(weight);
-  if (!is_for_onednn(x, weight) && !transposes && !widens && !defers) {
-    return at::linear(x, weight, bias);
-  }
+  if (!defers && !has_own_backward(x, weight)) return at::linear(x, weight, bias);
   Tensor y = detached_product(x, weight, bias);
   const bool bias_grad = bias && needs_grad(*bias);
   const bool x_grad = needs_grad(x);
