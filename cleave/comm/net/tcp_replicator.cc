@@ -271,7 +271,7 @@ void TcpReplicator::run() {
   auto end = Clock::time_point::max();
   while (!is_done() && Clock::now() < end) {
     broadcast_failure();
-    answer_requests();
+    if (std::exchange(has_request_, false)) answer_requests();
     if (Clock::now() >= next_heartbeat) {
       send_heartbeats();
       next_heartbeat = Clock::now() + heartbeat;
@@ -329,6 +329,7 @@ void TcpReplicator::receive(Peer& peer) {
       return disconnect(peer, error);
     }
     peer.last_answer.store(peer.decoder.last_answer());
+    has_request_ |= peer.decoder.last_request() != peer.num_answered;
     if (!peer.decoder.has_ended()) continue;
     // Answer kClose by closing this side; the end of the connection follows.
     const std::lock_guard lock(peer.mutex);

@@ -92,6 +92,7 @@ class TcpReplicator {
   std::vector<uint32_t> groups_;  // joined by this rank
   std::atomic<uint32_t> num_requests_ = 0;
   std::atomic<bool> is_closing_ = false;
+  bool has_request_ = false;  // for a snapshot; only the replicator's thread uses it
   std::thread thread_;
 };
 
