@@ -73,7 +73,7 @@ BertConfig read_bert(const Json& json, BertFamily family) {
   c.num_token_types = json.int_or("type_vocab_size", 2, 1, kMostWidth);
   c.norm_eps = json.number_or("layer_norm_eps", 1e-12, 0, 1);
   c.init_range = json.number_or("initializer_range", 0.02, 0, kMostInitRange);
-  c.hidden_dropout = c.block_dropout = read_dropout(json, "hidden_dropout_prob", 0.1);
+  c.hidden_dropout = read_dropout(json, "hidden_dropout_prob", 0.1);
   c.attention_dropout = read_dropout(json, "attention_probs_dropout_prob", 0.1);
   c.classifier_dropout = read_dropout(json, "classifier_dropout", c.hidden_dropout);
   c.activation = read_activation(json, "hidden_act", "gelu");
@@ -94,7 +94,6 @@ BertConfig read_distilbert(const Json& json) {
   c.num_token_types = 0;
   c.init_range = json.number_or("initializer_range", 0.02, 0, kMostInitRange);
   c.hidden_dropout = read_dropout(json, "dropout", 0.1);
-  c.block_dropout = 0;
   c.attention_dropout = read_dropout(json, "attention_dropout", 0.1);
   c.classifier_dropout = read_dropout(json, "seq_classif_dropout", 0.2);
   c.activation = read_activation(json, "activation", "gelu");

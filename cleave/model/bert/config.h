@@ -25,7 +25,6 @@ struct BertConfig {
   double norm_eps = 1e-12;
   double init_range = 0.02;
   double hidden_dropout = 0.1;
-  double block_dropout = 0.1;  ///< of attention's result
   double attention_dropout = 0.1;
   double classifier_dropout = 0.1;
   Activation activation = Activation::kGelu;

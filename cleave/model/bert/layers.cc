@@ -95,8 +95,7 @@ BertAttention::BertAttention(const BertConfig& c)
       value_(square(c)),
       dense_(square(c)),
       heads_(attention_of(c)),
-      dropout_(c.block_dropout),
-      norm_(c.facts.hidden, c.norm_eps) {
+      dropout_(c.hidden_dropout) {
   if (c.family == BertFamily::kDistilBert) {
     add("q_lin", query_);
     add("k_lin", key_);
@@ -109,7 +108,7 @@ BertAttention::BertAttention(const BertConfig& c)
   self_.add("value", value_);
   output_.add("dense", dense_);
   output_.add("dropout", dropout_);
-  output_.add("LayerNorm", norm_);
+  output_.add("LayerNorm", norm_.emplace(c.facts.hidden, c.norm_eps));
   add("self", self_);
   add("output", output_);
 }
@@ -137,7 +136,7 @@ DTensor BertAttention::forward(const DTensor& x, const Context& context) {
   const DTensor k = key_(shared, context);
   const DTensor v = value_(shared, context);
   const DTensor y = dense_(mine(heads_(q, k, v, path(), context)), context);
-  return norm_(mine(dropout_(y, context) + x), context);
+  return norm_ ? (*norm_)(mine(dropout_(y, context) + x), context) : y;
 }
 
 BertLayer::BertLayer(const BertConfig& c)
@@ -149,7 +148,7 @@ BertLayer::BertLayer(const BertConfig& c)
       norm_(c.facts.hidden, c.norm_eps) {
   add("attention", attention_);
   if (c.family == BertFamily::kDistilBert) {
-    add("sa_layer_norm", attention_.norm());
+    add("sa_layer_norm", attention_norm_.emplace(c.facts.hidden, c.norm_eps));
     output_.add("lin1", up_);
     output_.add("lin2", down_);
     output_.add("dropout", dropout_);
@@ -166,7 +165,8 @@ BertLayer::BertLayer(const BertConfig& c)
 }
 
 DTensor BertLayer::forward(const DTensor& x, const Context& context) {
-  const DTensor h = attention_(x, context);
+  DTensor h = attention_(x, context);
+  if (attention_norm_) h = (*attention_norm_)(mine(h + x), context);
   const auto act = [this](const Tensor& t) { return activate(activation_, t); };
   const DTensor y = down_(mine(map(act, up_(h, context))), context);
   return norm_(mine(dropout_(y, context) + h), context);

@@ -38,16 +38,14 @@ class BertEmbeddings : public Layer {
   Dropout dropout_;
 };
 
-/// norm(x + dropout(dense(attention(x)))); every token attends to all real tokens. x, result
-/// [B, T, D].
+/// norm(x + dropout(dense(attention(x)))), or DistilBERT's dense(attention(x)); every token attends
+/// to all real tokens. x, result [B, T, D].
 class BertAttention : public Layer, public HasHeads {
  public:
   explicit BertAttention(const BertConfig& config);
   void prepare_split(const Axis& axis) override;
   void check_split(const Axis& axis) override;
   [[nodiscard]] HeadAttention& heads() override { return heads_; }
-  /// Of the result; in DistilBERT's files it is the block's.
-  [[nodiscard]] LayerNorm& norm() { return norm_; }
   [[nodiscard]] double forward_flops_per_token(int64_t seq_len) const override {
     return heads_.forward_flops_per_token(seq_len);
   }
@@ -60,10 +58,11 @@ class BertAttention : public Layer, public HasHeads {
   Linear query_, key_, value_, dense_;
   HeadAttention heads_;
   Dropout dropout_;
-  LayerNorm norm_;
+  std::optional<LayerNorm> norm_;
 };
 
-/// One layer of the encoder: attention, then norm(h + dropout(mlp(h))). x, result [B, T, D].
+/// One layer of the encoder: attention, for DistilBERT h = norm(x + attention), then
+/// norm(h + dropout(mlp(h))). x, result [B, T, D].
 class BertLayer : public Layer {
  public:
   explicit BertLayer(const BertConfig& config);
@@ -73,7 +72,8 @@ class BertLayer : public Layer {
 
  private:
   BertAttention attention_;
-  LayerGroup intermediate_, output_;  // DistilBERT has one group, output_, called ffn
+  std::optional<LayerNorm> attention_norm_;  // of DistilBERT
+  LayerGroup intermediate_, output_;         // DistilBERT has one group, output_, called ffn
   Activation activation_;
   Linear up_, down_;
   Dropout dropout_;
