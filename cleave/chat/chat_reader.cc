@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <span>
 
 #include "cleave/base/error.h"
-#include "cleave/file/file.h"
 #include "cleave/text/jsonl.h"
 
 namespace cleave::inline chat {
@@ -26,14 +24,6 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kShareGpt
      {"chatgpt", "assistant"},
      {"assistant", "assistant"},
      {"tool", "tool"}}};
-
-/// Whether the first byte of a file is {. Shows without parsing that a text is not JSONL.
-bool begins_with_bracket(const std::string& path) {
-  const File file = File::open_read(path);
-  char first = 0;
-  if (file.size() > 0) file.read_at(0, std::as_writable_bytes(std::span(&first, 1)));
-  return first == '{';
-}
 
 /// The keys that name the kind of a row; none if it is not a conversation.
 std::vector<std::string> kinds_of(const Json& row) {
@@ -186,7 +176,7 @@ bool has_weight_zero(const Value& message) {
 /// Whether the first row of a file is a conversation.
 bool begins_with_chat(const std::string& path) {
   const bool named_jsonl = std::filesystem::path(path).extension() == ".jsonl";
-  if (!named_jsonl && !begins_with_bracket(path)) return false;
+  if (!named_jsonl && first_byte(path) != '{') return false;
   std::optional<Json> first;
   try {
     first = JsonLines(path).next();

@@ -69,7 +69,8 @@ void read_prompt_file(GenerateOptions* options) {
     std::string_view prompt = rest.substr(0, end);
     rest.remove_prefix(std::min(end + 1, rest.size()));
     if (prompt.ends_with('\r')) prompt.remove_suffix(1);
-    if (prompt.empty()) continue;
+    // Blanks alone may be a prompt, but are no JSON.
+    if (prompt.find_first_not_of(is_jsonl ? " \t\r" : "") == std::string_view::npos) continue;
     if (is_jsonl) {
       const auto parse = [&] { return Json::parse(prompt, str(path, ':', line)); };
       add_json_prompt(parsed_as(JsonLines::kObjects, parse), options);

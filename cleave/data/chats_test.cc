@@ -154,6 +154,11 @@ TEST(Chats, OtherFiles_AreNoChats) {
   EXPECT_TRUE(holds_chats({(folder / "a.txt").string()}));
   write_atomic(folder / "a.txt", std::string_view("{ a text"));
   EXPECT_FALSE(holds_chats({(folder / "a.txt").string()}));
+  // Whatever the name: otherwise the model would learn the braces.
+  for (const char* start : {"\xEF\xBB\xBF", "\n", " \r\n"}) {
+    write_atomic(folder / "a.txt", str(start, R"({"messages": []})"));
+    EXPECT_TRUE(holds_chats({(folder / "a.txt").string()})) << start;
+  }
 }
 
 // This tokenizer drops spaces at the end of a text. Oracle: char_to_token() of transformers.

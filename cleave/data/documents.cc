@@ -1,34 +1,14 @@
 #include "cleave/data/documents.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <filesystem>
 
 #include "cleave/base/error.h"
-#include "cleave/file/file.h"
 #include "cleave/text/jsonl.h"
 
 namespace cleave::inline data {
 namespace {
-
-constexpr std::string_view kBlank = " \t\r\n\xEF\xBB\xBF";  // and a byte order mark
-
-/// The first byte that is not blank; 0 if there is none. Shows without parsing that a text is not
-/// JSON.
-char first_byte(const std::string& path) {
-  const File file = File::open_read(path);
-  const uint64_t size = file.size();
-  std::array<char, 4096> block{};
-  for (uint64_t at = 0; at < size; at += block.size()) {
-    const auto piece = std::span(block).first(std::min<uint64_t>(block.size(), size - at));
-    file.read_at(at, std::as_writable_bytes(piece));
-    const std::string_view text(piece.data(), piece.size());
-    const size_t found = text.find_first_not_of(kBlank);
-    if (found != std::string_view::npos) return text[found];
-  }
-  return 0;
-}
 
 /// Whether a path ends in this extension, in small or capital letters.
 bool has_extension(const std::string& path, std::string_view wanted) {

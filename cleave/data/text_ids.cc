@@ -60,8 +60,9 @@ size_t find_place(const Tokenizer& tokenizer, std::string_view text, size_t from
   for (size_t at = text.find_first_of(" \n", from);
        at != std::string_view::npos && at + 1 + kWindow <= text.size() && tries < kMostTries;
        at = text.find_first_of(" \n", at + 1)) {
-    if (is_blank(text[at - 1]) || is_blank(text[at + 1])) continue;
-    if (divides(tokenizer, text, at)) return at;
+    const size_t begin = text.substr(at - 1, 2) == "\r\n" ? at - 1 : at;  // one line end
+    if (begin < kWindow || is_blank(text[begin - 1]) || is_blank(text[at + 1])) continue;
+    if (divides(tokenizer, text, begin)) return begin;
     if (text[at] == '\n' && divides(tokenizer, text, at + 1)) return at + 1;
     ++tries;
   }

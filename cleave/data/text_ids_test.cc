@@ -72,6 +72,20 @@ TEST(TextIds, Pieces_HaveTheIdsOfTheWholeText) {
   }
 }
 
+// Lists of words, and languages without spaces, have no other blanks. Oracle: as above.
+TEST(TextIds, LineEndsOfWindows_DivideAText) {
+  const TempFolder folder;
+  const std::string path = folder / "text.txt";
+  std::string text;
+  for (int i = 0; i < 4000; ++i) text += str("\xE4\xBD\xA0\xE5\xA5\xBD", i * i, "\r\n");
+  write_atomic(path, std::string_view(text));
+  for (const auto& tokenizer : tokenizers()) {
+    const auto [ids, num_pieces] = ids_in_pieces(path, *tokenizer, 8192);
+    EXPECT_TRUE(ids == tokenizer->encode(text, {.add_special = false})) << tokenizer->kind();
+    EXPECT_GE(num_pieces, 4) << tokenizer->kind();
+  }
+}
+
 TEST(TextIds, TextWithoutBlanks_IsOnePiece) {
   const TempFolder folder;
   const std::string path = folder / "text.txt", text(30'000, 'a');

@@ -10,6 +10,7 @@
 
 #include "cleave/base/log.h"
 #include "cleave/generate/printer.h"
+#include "cleave/text/utf8.h"
 
 namespace cleave::inline generation {
 namespace {
@@ -60,6 +61,8 @@ std::optional<std::string> next_line() {
     return std::nullopt;
   }
   while (line.ends_with('\n') || line.ends_with('\r')) line.pop_back();
+  // Of a file that was written on Windows.
+  if (line.starts_with(kByteOrderMark)) line.erase(0, kByteOrderMark.size());
   return line;
 }
 

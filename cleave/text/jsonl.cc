@@ -1,6 +1,7 @@
 #include "cleave/text/jsonl.h"
 
 #include <algorithm>
+#include <array>
 #include <span>
 
 #include "cleave/base/stop.h"
@@ -66,6 +67,21 @@ std::optional<std::string_view> LineReader::next() {
   begin_ += line.size() + (end == std::string::npos ? 0 : 1);
   if (line.ends_with('\r')) line.remove_suffix(1);
   return line;
+}
+
+char first_byte(const std::string& path) {
+  constexpr std::string_view kNoContent = " \t\r\n\xEF\xBB\xBF";  // and a byte order mark
+  const File file = File::open_read(path);
+  const uint64_t size = file.size();
+  std::array<char, 4096> block{};
+  for (uint64_t at = 0; at < size; at += block.size()) {
+    const auto piece = std::span(block).first(std::min<uint64_t>(block.size(), size - at));
+    file.read_at(at, std::as_writable_bytes(piece));
+    const std::string_view text(piece.data(), piece.size());
+    const size_t found = text.find_first_not_of(kNoContent);
+    if (found != std::string_view::npos) return text[found];
+  }
+  return 0;
 }
 
 JsonLines::JsonLines(const std::string& path, std::string_view expected)

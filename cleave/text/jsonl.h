@@ -40,6 +40,10 @@ class LineReader {
   size_t begin_ = 0;  // start of the next line in the buffer
 };
 
+/// The first byte of a file that is not blank, after a byte order mark; 0 if there is none. Shows
+/// without parsing that a text is not JSON.
+char first_byte(const std::string& path);
+
 /// Reads a JSONL file: one JSON value per line. Blank lines are skipped.
 class JsonLines {
  public:

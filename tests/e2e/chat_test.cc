@@ -233,7 +233,7 @@ TEST_F(ChatProgram, Chat_AnswersAsTheTextIsContinued) {
   const std::string text = json::parse(continued.out)["sequences"][0]["text"].get<std::string>();
   const RunResult chat =
       run_cleave({"generate", "--model", in("run"), "--chat", "--max-new-tokens", "6"},
-                 {.input = "a\n/reset\na\n/nothing\n"});
+                 {.input = "\xEF\xBB\xBF/nothing\na\n/reset\na\n"});  // a byte order mark
   ASSERT_EQ(chat.exit_code, 0) << chat.err;
   EXPECT_EQ(chat.out, text + "\n" + text + "\n");
   EXPECT_NE(chat.err.find("there is no command /nothing; expected /reset or /system TEXT; "

@@ -337,7 +337,7 @@ TEST_F(Options, PromptFile_HasAPromptALine) {
   std::ofstream(in("p.txt")) << byte_order_mark << "one\n\ntwo words\r\nlast";
   EXPECT_EQ(generate({"--prompt-file", in("p.txt")})["prompts"],
             json({"one", "two words", "last"}));
-  std::ofstream(in("p.jsonl")) << "{\"prompt\": \"a\\nb\"}\n{\"text\": \"c\"}\n";
+  std::ofstream(in("p.jsonl")) << "{\"prompt\": \"a\\nb\"}\n  \t\r\n{\"text\": \"c\"}\n";
   EXPECT_EQ(generate({"--prompt-file", in("p.jsonl")})["prompts"], json({"a\nb", "c"}));
   std::ofstream(in("i.jsonl")) << "{\"input_ids\": [5, 6]}\n";
   EXPECT_EQ(generate({"--prompt-file", in("i.jsonl")})["prompt-ids"], json::parse("[[5,6]]"));
