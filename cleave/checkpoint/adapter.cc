@@ -8,7 +8,6 @@
 #include "cleave/checkpoint/adapter_config.h"
 #include "cleave/checkpoint/ema_tensors.h"
 #include "cleave/checkpoint/model_tensors.h"
-#include "cleave/format/safetensors.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/nn/linear.h"
 
@@ -44,7 +43,7 @@ std::string adapter_name(const std::string& parameter) {
 
 AdapterDelta::AdapterDelta(const fs::path& folder, Model& model, std::set<std::string>* left_out,
                            bool is_averaged)
-    : files_(std::make_unique<Safetensors>(Safetensors::open(folder, kAdapterStem))) {
+    : files_(open_tensors(folder, kAdapterStem)) {
   if (is_averaged) {
     files_ = std::make_unique<EmaTensors>(std::move(files_), folder.string(), kPrefix);
   }

@@ -80,7 +80,8 @@ void read_folder(const fs::path& folder, Inspection& found) {
   if (is_adapter && !found.config) {
     found.config = Json::parse_file((folder / "adapter_config.json").string());
   }
-  if (has_safetensors(folder, stem) || has_torch_bin(folder)) {
+  const bool is_older_adapter = is_adapter && is_there(folder / "adapter_model.bin");
+  if (has_safetensors(folder, stem) || has_torch_bin(folder) || is_older_adapter) {
     add_tensors(*open_tensors(folder, stem), found);
   } else if (is_there(folder / "config.json") && has_rank_files(folder)) {
     add_joined_tensors(folder, found);

@@ -18,6 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::string_view kModelStem = "model";
 constexpr uint64_t kMaxIndexBytes = uint64_t{64} << 20;
 
 /// Refuses a folder that has some of several files and not their index.
@@ -64,6 +65,11 @@ uint64_t checked_block_bytes(const TensorInfo& tensor, std::span<const Slice> sl
 std::unique_ptr<TensorSource> open_tensors(const fs::path& path, std::string_view stem) {
   if (is_gguf(path)) return std::make_unique<Gguf>(Gguf::open(path));
   const bool is_folder = fs::is_directory(path);
+  const fs::path older_adapter = path / str(stem, ".bin");
+  if (is_folder && stem != kModelStem && !has_safetensors(path, stem) &&
+      fs::exists(older_adapter)) {
+    return std::make_unique<TorchBin>(TorchBin::open(older_adapter));
+  }
   if (is_folder ? !has_safetensors(path, stem) && has_torch_bin(path)
                 : is_torch_file_name(path.filename().string())) {
     return std::make_unique<TorchBin>(TorchBin::open(path));
@@ -75,9 +81,9 @@ std::unique_ptr<TensorSource> open_tensors(const fs::path& path, std::string_vie
     if (const fs::path sizes = path / "config.json"; advice.empty() && fs::exists(sizes)) {
       advice = str("; cleave train --model ", sizes.string(), " makes new weights");
     }
-    throw Error(Code::kIo,
-                str(path.string(), " has neither ", stem, ".safetensors nor ", kTorchBinStem,
-                    ".bin, nor their index files; expected a model folder", advice));
+    throw Error(Code::kIo, str(path.string(), " has neither ", stem, ".safetensors nor ",
+                               stem == kModelStem ? kTorchBinStem : stem,
+                               ".bin, nor their index files; expected a model folder", advice));
   }
   return std::make_unique<Safetensors>(Safetensors::open(path, stem));
 }

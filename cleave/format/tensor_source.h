@@ -109,8 +109,9 @@ uint64_t checked_block_bytes(const TensorInfo& tensor, std::span<const Slice> sl
                              std::span<const std::byte> out);
 
 /// Opens a file or a model folder with STEM.safetensors or pytorch_model.bin, each a single file or
-/// several with an index; safetensors is preferred. Throws Error(kIo) if there is none of them,
-/// Error(kFormat) if a file is invalid.
+/// several with an index; safetensors is preferred. With the stem of an adapter, STEM.bin instead
+/// of pytorch_model.bin. Throws Error(kIo) if there is none of them, Error(kFormat) if a file is
+/// invalid.
 std::unique_ptr<TensorSource> open_tensors(const std::filesystem::path& path,
                                            std::string_view stem = "model");
 

@@ -191,6 +191,25 @@ TEST(Zip, EntriesAbove4GiB_ReadBackWhereTheyArePlanned) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
 }
 
+// As PEFT wrote it until 2023, also beside a model.
+TEST(TorchBin, OlderAdapter_IsOneFile) {
+  const TempFolder folder;
+  const auto write = [&](const std::string& name, const std::string& tensor) {
+    write_bytes(folder / name,
+                test::torch_file(
+                    test::pickle(test::dict_of(
+                        tensor, test::tensor(test::storage("0", 2, "CharStorage"), 0, {2}, {1}))),
+                    {bytes_from(1, 2)}));
+  };
+  EXPECT_THAT(thrown_by([&] { open_tensors(folder.path(), "adapter_model"); }).what(),
+              HasSubstr("has neither adapter_model.safetensors nor adapter_model.bin"));
+  write("pytorch_model.bin", "weight");
+  write("adapter_model.bin", "lora_A");
+  EXPECT_THAT(read_bytes(*open_tensors(folder.path(), "adapter_model"), "lora_A"),
+              ElementsAre(1, 2));
+  EXPECT_THAT(read_bytes(*open_tensors(folder.path()), "weight"), ElementsAre(1, 2));
+}
+
 TEST(TorchBin, PartsWithAnIndex_AreOneSet) {
   const TempFolder folder;
   const auto part = [&](const std::string& name, const std::string& tensor, int first) {

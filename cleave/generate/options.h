@@ -31,9 +31,9 @@ struct GenerateOptions : RunOptions {
   int64_t batch_size = 64;  ///< sequences that run together
   int64_t num_beams = 1;
   int64_t num_return_sequences = 1;
-  double length_penalty = 1.0;
-  std::string early_stopping = "false";  ///< as in transformers
   // Without a value: those of the model's generation_config.json, if it has them.
+  std::optional<double> length_penalty;         ///< else 1
+  std::string early_stopping;                   ///< as in transformers; empty: else false
   std::optional<int64_t> no_repeat_ngram_size;  ///< else 0 = off
   std::optional<double> repetition_penalty;     ///< else 1 = off
   bool do_sample = false;
@@ -126,12 +126,12 @@ inline std::vector<Row> search_rows(GenerateOptions& o) {
       {&o.num_return_sequences, "num-return-sequences", "N", "continuations per prompt", "",
        Limits{1, 1024}, kMustMatch},
       {&o.length_penalty, "length-penalty", "X",
-       "above 0, beam search favors long texts; below 0, short texts", "1.0", Limits{-100, 100},
-       kMustMatch},
+       "above 0, beam search favors long texts; below 0, short texts", "the model's, else 1",
+       Limits{-100, 100}, kMustMatch},
       {&o.early_stopping, "early-stopping", "",
        "beam search stops with num-beams finished texts (true), when a better one is unlikely "
        "(false) or impossible (never)",
-       "", Choices{"true", "false", "never"}, kMustMatch},
+       "the model's, else false", Choices{"true", "false", "never"}, kMustMatch},
       {&o.no_repeat_ngram_size, "no-repeat-ngram-size", "N",
        "no N-gram of tokens occurs twice; 0 is off", "the model's, else 0", kTokens, kMustMatch},
       {&o.repetition_penalty, "repetition-penalty", "X",

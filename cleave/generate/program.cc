@@ -55,8 +55,9 @@ GenerateSettings settings_of(const GenerateOptions& o, const Runnable& runnable,
       .max_new_tokens = o.max_new_tokens,
       .num_beams = o.num_beams,
       .num_return_sequences = o.num_return_sequences,
-      .length_penalty = o.length_penalty,
-      .early_stopping = early_stopping_of(o.early_stopping),
+      .length_penalty = chosen(o.length_penalty, own.length_penalty, defaults.length_penalty),
+      .early_stopping = early_stopping_of(
+          o.early_stopping.empty() ? own.early_stopping.value_or("false") : o.early_stopping),
       .no_repeat_ngram_size =
           chosen(o.no_repeat_ngram_size, own.no_repeat_ngram_size, defaults.no_repeat_ngram_size),
       .repetition_penalty =
@@ -77,17 +78,19 @@ GenerateSettings settings_of(const GenerateOptions& o, const Runnable& runnable,
   return settings;
 }
 
-/// Names the keys of the model's generation_config.json that have no effect, but would have in
-/// transformers.
-void warn_of_unused(const GenerationConfig& config, bool do_sample) {
+/// Names the model's settings of generation that have no effect, but would have in transformers.
+void warn_of_unused(const GenerationConfig& config, const GenerateSettings& settings) {
   std::vector<std::string> keys = config.unused;
-  const std::vector<std::string>& more = config.unused_in_sampling;
-  if (do_sample) keys.insert(keys.end(), more.begin(), more.end());
+  const auto add = [&](const std::vector<std::string>& more) {
+    keys.insert(keys.end(), more.begin(), more.end());
+  };
+  if (settings.do_sample) add(config.unused_in_sampling);
+  if (settings.num_beams > 1) add(config.unused_in_beam_search);
   if (keys.empty()) return;
   std::string names = keys.front();
   for (size_t i = 1; i < keys.size(); ++i)
     names += (i + 1 < keys.size() ? ", " : " and ") + keys[i];
-  log_warning("the model's generation_config.json sets ", names,
+  log_warning("the model's ", config.file, " sets ", names,
               ", which generate does not use; transformers may give other ids");
 }
 
@@ -148,9 +151,10 @@ ConfigFingerprint fingerprint_of(const Program& program) {
   fingerprint.emplace_back("--tokenizer with checksum", checksum_of(program.tokenizer.get()));
   fingerprint.emplace_back("end ids with checksum", checksum_of({program.settings.eos_ids}));
   const GenerateSettings& s = program.settings;
-  fingerprint.emplace_back("settings of generation_config.json",
-                           str(s.repetition_penalty, ' ', s.no_repeat_ngram_size, ' ',
-                               s.temperature, ' ', s.top_k, ' ', s.top_p));
+  fingerprint.emplace_back(
+      "settings of generation_config.json",
+      str(s.repetition_penalty, ' ', s.no_repeat_ngram_size, ' ', s.temperature, ' ', s.top_k, ' ',
+          s.top_p, ' ', s.length_penalty, ' ', static_cast<int>(s.early_stopping)));
   fingerprint.emplace_back("prompts with checksum", checksum_of(program.prompts));
   return fingerprint;
 }
@@ -167,7 +171,7 @@ void run_rank(const Program& program, const RunAxes& axes) {
   OnToken on_token;
   OnPrompt on_prompt;
   if (axes.is_first()) {
-    warn_of_unused(program.runnable.generation(), o.do_sample);
+    warn_of_unused(program.runnable.generation(), program.settings);
     if (printer.is_streaming()) {
       printer.begin(program.prompts.front());
       on_token = [&](int64_t, int64_t, int64_t id) { printer.next(id); };
@@ -201,7 +205,7 @@ void answer_messages(const GenerateOptions& options) {
         CLEAVE_CHECK(num_ranks == 1, Code::kUsage, "--chat runs on one rank, not on ", num_ranks);
         const auto model = runnable.load(axes.tp);
         choose_threads(*model, options.threads_per_rank);
-        warn_of_unused(runnable.generation(), options.do_sample);
+        warn_of_unused(runnable.generation(), settings);
         const ChatModel chat{*model, axes.tp, tokenizer, chat_template, settings};
         if (options.prompts.empty()) {
           run_chat(chat);

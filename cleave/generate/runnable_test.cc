@@ -349,6 +349,14 @@ TEST(Runnable, GenerationConfig_SetsWhatNoFlagSets) {
   EXPECT_EQ(qwen.top_k, 20);
   EXPECT_EQ(qwen.top_p, 0.8);
   EXPECT_EQ(qwen.no_repeat_ngram_size, std::nullopt);
+  EXPECT_EQ(qwen.length_penalty, std::nullopt);
+  EXPECT_EQ(qwen.early_stopping, std::nullopt);
+  const GenerationConfig beams =
+      with(R"({"length_penalty": 1.2, "early_stopping": true, "top_k": -1})");
+  EXPECT_EQ(beams.length_penalty, 1.2);
+  EXPECT_EQ(beams.early_stopping, "true");
+  EXPECT_EQ(beams.top_k, 0);
+  EXPECT_EQ(with(R"({"early_stopping": "never"})").early_stopping, "never");
   const GenerationConfig zeros = with(R"({"temperature": 0.0, "top_p": null, "top_k": 0})");
   EXPECT_EQ(zeros.temperature, std::nullopt);
   EXPECT_EQ(zeros.top_p, std::nullopt);
@@ -368,11 +376,32 @@ TEST(Runnable, GenerationConfig_NamesTheKeysThatAreNotUsed) {
   EXPECT_THAT(all.unused, testing::ElementsAre("suppress_tokens", "min_new_tokens",
                                                "guidance_scale", "num_beams"));
   EXPECT_THAT(all.unused_in_sampling, testing::ElementsAre("min_p", "typical_p"));
+  EXPECT_THAT(with(R"({"renormalize_logits": true})").unused_in_beam_search,
+              testing::ElementsAre("renormalize_logits"));
   const GenerationConfig none = with(R"({"suppress_tokens": [], "min_new_tokens": null,
       "min_length": 0, "guidance_scale": 1.0, "num_beams": 1, "min_p": 0.0, "typical_p": 1.0,
-      "do_sample": true, "max_length": 20, "use_cache": true, "pad_token_id": 0})");
+      "renormalize_logits": false, "do_sample": true, "max_length": 20, "use_cache": true, "pad_token_id": 0})");
   EXPECT_THAT(none.unused, testing::IsEmpty());
   EXPECT_THAT(none.unused_in_sampling, testing::IsEmpty());
+  EXPECT_THAT(none.unused_in_beam_search, testing::IsEmpty());
+}
+
+// Oracle: the ids of transformers 5.19's generate() change with these keys of config.json, unless
+// there is a generation_config.json.
+TEST(Runnable, SettingsOfGeneration_AreInConfigJsonOfOlderFiles) {
+  const test::TempFolder root;
+  const std::string folder = saved_model(root, "m");
+  auto config = nlohmann::ordered_json::parse(kConfig);
+  config.update({{"repetition_penalty", 1.3}, {"no_repeat_ngram_size", 2}, {"min_length", 4}});
+  std::ofstream(folder + "/config.json") << config;
+  const GenerationConfig older = Runnable(folder, "", "cpu").generation();
+  EXPECT_EQ(older.repetition_penalty, 1.3);
+  EXPECT_EQ(older.no_repeat_ngram_size, 2);
+  EXPECT_THAT(older.unused, testing::ElementsAre("min_length"));
+  EXPECT_EQ(older.file, "config.json");
+  const GenerationConfig newer = generation_with(folder, "{}");
+  EXPECT_EQ(newer.repetition_penalty, std::nullopt);
+  EXPECT_THAT(newer.unused, testing::IsEmpty());
 }
 
 // LlamaConfig of transformers 5.23.0 has eos_token_id = 2 if config.json lacks the key.

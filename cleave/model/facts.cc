@@ -60,17 +60,23 @@ double read_dropout(const Json& json, std::string_view key, double fallback) {
 }
 
 void read_special_ids(const Json& json, ModelFacts& facts) {
-  const auto id = [&](const Json& value) { return value.as_int(-1, facts.vocab_size - 1); };
+  // Small vocabularies often keep the family's default ids, which then never occur: GPT-2's 50256.
+  const auto add_end = [&](const Json& value) {
+    const int64_t id = value.as_int(-1, kMostTokens);
+    if (id < facts.vocab_size) facts.eos_ids.push_back(id);
+  };
   if (json.has("eos_token_id")) {
     const Json eos = json.at("eos_token_id");
-    if (eos.is(Json::Type::kArray)) {
-      for (size_t i = 0; i < eos.size(); ++i) facts.eos_ids.push_back(id(eos.at(i)));
-    } else {
-      facts.eos_ids.push_back(id(eos));
-    }
+    const bool is_list = eos.is(Json::Type::kArray);
+    for (size_t i = 0; i < (is_list ? eos.size() : 1); ++i) add_end(is_list ? eos.at(i) : eos);
   }
-  if (json.has("bos_token_id")) facts.bos_id = id(json.at("bos_token_id"));
-  if (json.has("pad_token_id")) facts.pad_id = id(json.at("pad_token_id"));
+  if (json.has("bos_token_id")) {
+    const int64_t id = json.at("bos_token_id").as_int(-1, kMostTokens);
+    if (id < facts.vocab_size) facts.bos_id = id;
+  }
+  if (json.has("pad_token_id")) {
+    facts.pad_id = json.at("pad_token_id").as_int(-1, facts.vocab_size - 1);
+  }
 }
 
 }  // namespace cleave::inline model

@@ -69,7 +69,8 @@ Activation read_activation(const Json& json, std::string_view key, std::string_v
 double read_dropout(const Json& json, std::string_view key, double fallback);
 
 /// Reads eos_token_id (a number or a list), bos_token_id and pad_token_id of a config.json;
-/// vocab_size is set already. Throws Error(kFormat) for ids outside the vocabulary.
+/// vocab_size is set already. Ends and begins outside the vocabulary are dropped. Throws
+/// Error(kFormat) for a pad id outside it, and for ids that no vocabulary can have.
 void read_special_ids(const Json& json, ModelFacts& facts);
 
 /// Names of the classes in a config.json: id2label, else LABEL_0 ... for num_labels (default 2).

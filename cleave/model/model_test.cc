@@ -74,6 +74,15 @@ Json plain_config() {
   return Json::parse(R"({"vocab_size": 11, "hidden_size": 8, "eos_token_id": 3})", "config.json");
 }
 
+// As in prajjwal1/bert-tiny, whose family transformers takes from the folder's name.
+TEST(Model, ConfigWithoutModelType_IsRefusedWithTheFamilies) {
+  const Error error = test::thrown_by(
+      [] { (void)make_model(Json::parse(R"({"hidden_size": 128})", "config.json")); });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_THAT(error.what(), testing::HasSubstr("no model_type, as some older files; add the "
+                                               "family, one of llama, gpt2, bert"));
+}
+
 TEST(Model, LayersAlone_GiveFactsAndOrder) {
   Plain model(plain_config());
   EXPECT_EQ(model.facts().vocab_size, 11);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cleave/base/str.h"
+#include "cleave/model/facts.h"
 
 namespace cleave::inline model {
 namespace {
@@ -30,7 +31,8 @@ constexpr OtherSetting kOtherSettings[] = {
     {"attn_logit_softcapping", "off"},
     {"final_logit_softcapping", "off"},
     {"query_pre_attn_scalar", ""},
-    // Attention and blocks: OLMo, Falcon, GPT-NeoX, Gemma, Qwen2-VL, Llama 4, DeepSeek, GPT-OSS.
+    // Attention and blocks: OLMo, Falcon, GPT-NeoX, Gemma, Qwen2-VL, Llama 4, Step, DeepSeek,
+    // GPT-OSS.
     {"clip_qkv", "off"},
     {"alibi", "off"},
     {"parallel_attn", "off"},
@@ -41,6 +43,7 @@ constexpr OtherSetting kOtherSettings[] = {
     {"use_qk_norm", "off"},
     {"qk_layernorm", "off"},
     {"attention_chunk_size", "off"},
+    {"per_layer_config", "off"},
     {"attn_temperature_tuning", "off"},
     {"q_lora_rank", "off"},
     {"kv_lora_rank", "off"},
@@ -100,6 +103,14 @@ void refuse_setting(const Json& json, std::string_view key) {
   if (!json.has(key)) return;
   const Json value = json.at(key);
   if (!is_off(value)) value.fail("it is not supported for this model_type; expected none");
+}
+
+void refuse_later_tokens(const Json& json) {
+  if (!has_key(json, "is_causal")) return;
+  const Json value = json.at("is_causal");
+  if (!value.is(Json::Type::kBool) || !value.as_bool()) {
+    value.fail("attention to later tokens is not supported for this model_type; expected true");
+  }
 }
 
 }  // namespace cleave::inline model

@@ -15,4 +15,8 @@ void refuse_other_settings(const Json& json, const std::vector<std::string_view>
 /// object, naming it: the family has no such part.
 void refuse_setting(const Json& json, std::string_view key);
 
+/// Throws Error(kFormat) if a causal model's config.json lets tokens attend to later ones:
+/// transformers reads is_causal = null, 0 and false so.
+void refuse_later_tokens(const Json& json);
+
 }  // namespace cleave::inline model

@@ -44,6 +44,7 @@ TEST(OtherSettings, SettingThatChangesTheResult_IsRefusedByName) {
            {"llama-tiny", "num_local_experts", "8"},
            {"llama-tiny", "alibi", "true"},
            {"llama-tiny", "q_lora_rank", "1536"},
+           {"llama-tiny", "per_layer_config", R"({"0":{"head_dim":8}})"},
            {"mistral-7b", "use_qk_norm", "true"},
            {"qwen2.5-0.5b", "use_mrope", "true"},
            {"olmo2-1b", "clip_qkv", "8"},

@@ -78,12 +78,15 @@ void register_model(const std::string& model_type, ModelFactory factory,
 }
 
 std::unique_ptr<Model> make_model(const Json& config) {
-  const std::string type = config.at("model_type").as_string();
+  const std::string type = config.string_or("model_type", "");
   ModelFactory factory = nullptr;
   std::string known;
   for (const Family& family : families()) {
     if (family.model_type == type) factory = family.make;
     known += (known.empty() ? "" : ", ") + family.model_type;
+  }
+  if (!config.has("model_type")) {
+    config.fail(str("it has no model_type, as some older files; add the family, one of ", known));
   }
   if (factory == nullptr) {
     config.at("model_type")

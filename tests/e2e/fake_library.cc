@@ -110,7 +110,7 @@ extern "C" void cleave_generate(const cleave::GenerateOptions& o) {
                           {"max-new-tokens", o.max_new_tokens},
                           {"num-beams", o.num_beams},
                           {"num-return-sequences", o.num_return_sequences},
-                          {"length-penalty", o.length_penalty},
+                          {"length-penalty", or_null(o.length_penalty)},
                           {"early-stopping", o.early_stopping},
                           {"no-repeat-ngram-size", or_null(o.no_repeat_ngram_size)},
                           {"repetition-penalty", or_null(o.repetition_penalty)},

@@ -137,9 +137,9 @@ std::vector<HostileCase> contradictions() {
 
 std::vector<HostileCase> wrong_choices() {
   return {
-      {"an id outside the vocabulary", with(kLlama, "bos_token_id", "0", "320"),
-       "\"bos_token_id\" is 320; expected an integer in [-1, 319]"},
-      {"an id in a list outside the vocabulary",
+      {"a pad id outside the vocabulary", with(kBert, "pad_token_id", "0", "1000000"),
+       "\"pad_token_id\" is 1000000; expected an integer in [-1, "},
+      {"an id in a list that no vocabulary can have",
        with(kLlama, "eos_token_id", "[1, 2]", "[1, 2147483648]"),
        "\"eos_token_id[1]\" is 2147483648"},
       {"ids in a list in a list", with(kLlama, "eos_token_id", "[1, 2]", "[[1]]"),
@@ -229,6 +229,7 @@ std::vector<HostileCase> accepted() {
       {"Meta's", kMeta, ""},
       {"unknown keys", changed(kLlama, "{\"model", R"({"x":[1e400,{"y":null}],"model)"), ""},
       {"ids of -1", with(kLlama, "bos_token_id", "0", "-1"), ""},
+      {"an id outside the vocabulary", with(kLlama, "bos_token_id", "0", "320"), ""},
       {"null where there is a default", with(kLlama, "rms_norm_eps", "1e-06", "null"), ""},
       {"spaces and line ends", "\n\t " + kGpt2 + "\r\n\n", ""},
       {"the largest sizes", with(kLlama, "hidden_size", "64", "1048576"), ""},

@@ -42,15 +42,6 @@ void read_heads(const Json& json, const DecoderDefaults& defaults, DecoderConfig
   }
 }
 
-/// transformers reads null, 0 and false as attention to later tokens too.
-void refuse_later_tokens(const Json& json) {
-  if (!has_key(json, "is_causal")) return;
-  const Json value = json.at("is_causal");
-  if (!value.is(Json::Type::kBool) || !value.as_bool()) {
-    value.fail("attention to later tokens is not supported for this model_type; expected true");
-  }
-}
-
 /// The key of the number of experts. transformers 5 writes num_local_experts for families whose
 /// published files have num_experts.
 const char* experts_key(const Json& json) {

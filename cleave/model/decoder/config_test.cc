@@ -135,6 +135,15 @@ TEST(DecoderConfig, Olmo3_ScalesTheRotaryPositionsOfFullLayersOnly) {
   EXPECT_EQ(newer.layers[1].rotary.value().theta, 200);
 }
 
+// As NousResearch/Yarn-Mistral-7b-128k has it; transformers 5.19 ignores "finetuned".
+TEST(DecoderConfig, KeyOfPublishedFilesWithoutEffect_IsAccepted) {
+  const DecoderConfig c = mistral_config(config(
+      R"(, "rope_scaling": {"factor": 16.0, "finetuned": true, "type": "yarn",
+                            "original_max_position_embeddings": 8192})"));
+  EXPECT_EQ(c.rotary.scaling, RotaryOptions::Scaling::kYarn);
+  EXPECT_EQ(c.rotary.factor, 16);
+}
+
 TEST(DecoderConfig, LayersWithoutRotaryPositions_AreListedOrEveryFourth) {
   EXPECT_EQ(rotary_layers(smollm3_config(config())), (std::vector<bool>{true, true, true, false}));
   EXPECT_EQ(rotary_layers(smollm3_config(config(R"(, "no_rope_layer_interval": 2)"))),

@@ -13,12 +13,12 @@ constexpr double kMostTheta = 1e30;
 constexpr double kLeastFactor = 1e-6, kMostFactor = 1e6;  // of rotary scaling
 constexpr double kMostExponent = 1e3;                     // mscale of yarn
 /// Keys of rope_scaling and rope_parameters, of all types. The first three go with every type.
-constexpr std::array<std::string_view, 18> kKeys = {
+constexpr std::array<std::string_view, 19> kKeys = {
     "rope_type", "type", "rope_theta", "partial_rotary_factor", "factor", "low_freq_factor",
     "high_freq_factor", "original_max_position_embeddings", "attention_factor", "beta_fast",
     "beta_slow", "mscale", "mscale_all_dim", "truncate", "short_factor", "long_factor",
     // Written by older programs, without effect.
-    "short_mscale", "long_mscale"};
+    "short_mscale", "long_mscale", "finetuned"};
 
 double factor_at(const Json& json, std::string_view key) {
   return json.at(key).as_number(kLeastFactor, kMostFactor);

@@ -14,6 +14,7 @@ constexpr FactNames kNames{.hidden = "n_embd",
 /// Refuses variants that transformers has and Cleave has not.
 void refuse_unsupported(const Json& json) {
   refuse_other_settings(json);
+  refuse_later_tokens(json);
   if (json.bool_or("add_cross_attention", false)) {
     json.at("add_cross_attention").fail("cross-attention is not supported");
   }

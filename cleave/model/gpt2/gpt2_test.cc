@@ -196,12 +196,22 @@ TEST(Gpt2Config, UnsupportedValues_AreRefusedByKeyAndValue) {
       {{{"n_head", 5}}, "\"n_embd\" is 24; it must be a multiple of n_head=5"},
       {{{"resid_pdrop", 1}}, "\"resid_pdrop\" is 1; expected a probability in [0, 1)"},
       {{{"activation_function", "tanh"}}, "'tanh' is unknown"},
-      {{{"eos_token_id", 13}}, "\"eos_token_id\" is 13"}};
+      {{{"is_causal", false}}, "\"is_causal\" is false; attention to later tokens"},
+      {{{"pad_token_id", 13}}, "\"pad_token_id\" is 13"}};
   for (const auto& [keys, text] : wrong) {
     const Error error = thrown_by([&, k = keys] { make_model(config_with(k)); });
     EXPECT_EQ(error.code(), Code::kFormat);
     EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
   }
+}
+
+// Small models often keep the default ids of GPT-2. transformers 5.19 runs them: no token has the
+// id.
+TEST(Gpt2Config, EndsAndBeginsOutsideTheVocabulary_AreDropped) {
+  const auto model =
+      make_model(config_with({{"bos_token_id", 50256}, {"eos_token_id", {50256, 2}}}));
+  EXPECT_EQ(model->facts().eos_ids, std::vector<int64_t>{2});
+  EXPECT_EQ(model->facts().bos_id, std::nullopt);
 }
 
 }  // namespace
