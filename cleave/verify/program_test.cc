@@ -186,6 +186,18 @@ TEST(VerifyProgram, FolderOfAModel_IsComparedWithItsWeights) {
   EXPECT_EQ(printed.code, 0) << printed.text;
 }
 
+/// A model of each family.
+class VerifyOfFamily : public testing::TestWithParam<const char*> {};
+TEST_P(VerifyOfFamily, EveryLayerByItself_Agrees) {
+  const Printed printed = run(options_for(test::golden_folder(GetParam())));
+  EXPECT_EQ(printed.code, 0) << printed.text;
+}
+INSTANTIATE_TEST_SUITE_P(Families, VerifyOfFamily,
+                         testing::Values("bert-cls", "bert-mlm", "distilbert-cls", "distilbert-mlm",
+                                         "gemma2", "gemma3", "gpt2", "llama-mha", "mistral",
+                                         "mixtral", "olmo2", "olmo3", "phi3", "qwen2", "qwen3",
+                                         "qwen3-moe", "roberta-cls", "roberta-mlm", "smollm3"));
+
 // As `train` accepts it. The folder itself may be a download that has ended early.
 TEST(VerifyProgram, ConfigWithoutWeights_IsComparedWithRandomOnes) {
   const Folder folder(kSmall);
