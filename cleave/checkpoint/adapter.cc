@@ -56,6 +56,13 @@ AdapterDelta::AdapterDelta(const fs::path& folder, Model& model, std::set<std::s
     const auto* linear = dynamic_cast<const Linear*>(&layer);
     if (linear != nullptr) missing.merge(add_target(*linear, lora, unexpected));
   });
+  if (!lora.trained_layers.empty()) {
+    for (const auto& p : model.parameters()) {
+      if (unexpected.erase(adapter_name(p->name())) == 0) continue;
+      require_shape(adapter_name(p->name()), p->shape());
+      wholes_.insert(p->name());
+    }
+  }
   const std::string problem = files_->path() + " is not an adapter of this model";
   if (targets_.empty() && missing.empty()) {
     const std::string why = unexpected.empty()
@@ -95,6 +102,10 @@ std::set<std::string> AdapterDelta::add_target(const Linear& linear, const LoraO
   }
   targets_.emplace(weight, target);
   return {};
+}
+
+std::string AdapterDelta::whole(const std::string& parameter) const {
+  return wholes_.contains(parameter) ? adapter_name(parameter) : "";
 }
 
 void AdapterDelta::require_shape(const std::string& name,

@@ -29,20 +29,26 @@ std::string adapter_name(const std::string& parameter);
 /// Reads a block of a stored tensor, as TensorSource::read_block does.
 using BlockReader = std::function<void(std::span<const Slice> slices, std::span<std::byte> out)>;
 
-/// The products scale B A of an adapter's files, to be added to the weights of a model.
+/// The products scale B A of an adapter's files, to be added to the weights of a model, and the
+/// weights that take the place of the model's (modules_to_save of PEFT).
 class AdapterDelta {
  public:
   /// Throws Error(kFormat) unless every tensor of the folder belongs to a Linear layer of `model`
-  /// and fits its weight. PEFT adds a copy of the base model's weight for a head with an adapter.
-  /// With `left_out`, tensors of other layers are no error but added to it: the model may have
-  /// another head than the adapter's. `is_averaged`: the averages of a checkpoint (train --ema);
-  /// throws as EmaTensors does.
+  /// and fits its weight, or is a parameter of it and the adapter has modules_to_save. PEFT adds a
+  /// copy of the base model's weight for a head with an adapter. With `left_out`, tensors of other
+  /// layers are no error but added to it: the model may have another head than the adapter's.
+  /// `is_averaged`: the averages of a checkpoint (train --ema); throws as EmaTensors does.
   AdapterDelta(const std::filesystem::path& folder, Model& model,
                std::set<std::string>* left_out = nullptr, bool is_averaged = false);
 
   /// Throws Error(kFormat) naming the tensor if the files have a copy of the base model's weight
   /// `stored.name` with other values: the adapter is of another model. `read_base` as in merge().
   void require_same_base(const TensorInfo& stored, const BlockReader& read_base) const;
+
+  /// The name in the adapter's files of the tensor that takes the place of a parameter; "" if there
+  /// is none.
+  [[nodiscard]] std::string whole(const std::string& parameter) const;
+  [[nodiscard]] const TensorSource& files() const { return *files_; }
 
   /// Whether merge() changes a weight.
   [[nodiscard]] bool changes(const std::string& weight) const { return targets_.contains(weight); }
@@ -79,6 +85,7 @@ class AdapterDelta {
 
   std::unique_ptr<TensorSource> files_;
   double scale_ = 1;
+  std::set<std::string> wholes_;                        // parameters
   std::map<std::string, Target, std::less<>> targets_;  // by the weight's name
   mutable std::mutex mutex_;
   mutable std::map<std::string, Tensor> row_factors_;  // by the weight's name; guarded by mutex_

@@ -30,11 +30,13 @@ bool is_off(const Json& value) {
 /// Refuses the settings that change what the adapter's tensors mean.
 void refuse_unsupported(const Json& config) {
   for (const char* key : {"use_qalora", "use_bdlora", "lora_bias", "bias", "rank_pattern",
-                          "alpha_pattern", "modules_to_save", "layer_replication",
-                          "trainable_token_indices", "target_parameters", "alora_invocation_tokens",
-                          "arrow_config", "kasa_config", "monteclora_config", "velora_config"}) {
+                          "alpha_pattern", "layer_replication", "trainable_token_indices",
+                          "target_parameters", "alora_invocation_tokens", "arrow_config",
+                          "kasa_config", "monteclora_config", "velora_config"}) {
     if (config.has(key) && !is_off(config.at(key))) {
-      config.at(key).fail("Cleave reads LoRA adapters without this setting");
+      config.at(key).fail(
+          "Cleave reads LoRA adapters without this setting; merge the adapter in PEFT, with "
+          "merge_and_unload(), and give the merged model");
     }
   }
   // These start from changed base weights, which the adapter's files do not have.
@@ -43,6 +45,14 @@ void refuse_unsupported(const Json& config) {
   const bool changes_base = start.is(Json::Type::kString) && start.as_string() != "gaussian" &&
                             start.as_string() != "eva" && start.as_string() != "orthogonal";
   if (changes_base) start.fail("expected true, false, \"gaussian\", \"orthogonal\" or \"eva\"");
+}
+
+/// A name or a list of names.
+std::vector<std::string> names_in(const Json& value) {
+  if (value.is(Json::Type::kString)) return {value.as_string()};
+  std::vector<std::string> names;
+  for (size_t i = 0; i < value.size(); ++i) names.push_back(value.at(i).as_string());
+  return names;
 }
 
 }  // namespace
@@ -59,16 +69,9 @@ LoraOptions read_lora(const std::filesystem::path& folder) {
   lora.is_rank_stabilized = config.bool_or("use_rslora", false);
   lora.is_dora = config.bool_or("use_dora", false);
   lora.dropout = config.number_or("lora_dropout", 0, 0, 1);
+  if (config.has("modules_to_save")) lora.trained_layers = names_in(config.at("modules_to_save"));
   if (!config.has("target_modules")) return lora;
-  const Json targets = config.at("target_modules");
-  lora.targets.clear();
-  if (targets.is(Json::Type::kString)) {
-    lora.targets.push_back(targets.as_string());
-  } else {
-    for (size_t i = 0; i < targets.size(); ++i) {
-      lora.targets.push_back(targets.at(i).as_string());
-    }
-  }
+  lora.targets = names_in(config.at("target_modules"));
   return lora;
 }
 
@@ -90,11 +93,14 @@ std::string adapter_config_json(const LoraOptions& lora, Model& model, const std
   json["lora_alpha"] = lora.alpha;
   if (lora.alpha == std::floor(lora.alpha)) json["lora_alpha"] = static_cast<int64_t>(lora.alpha);
   json["lora_dropout"] = lora.dropout;
+  json["modules_to_save"] = nullptr;
+  if (!lora.trained_layers.empty()) json["modules_to_save"] = lora.trained_layers;
   json["peft_type"] = "LORA";
   json["r"] = lora.rank;
   json["target_modules"] = paths;
   json["task_type"] = nullptr;
   if (model.task() == "lm") json["task_type"] = "CAUSAL_LM";
+  if (model.task() == "classify" && !lora.trained_layers.empty()) json["task_type"] = "SEQ_CLS";
   json["use_dora"] = lora.is_dora;
   json["use_rslora"] = lora.is_rank_stabilized;
   return json.dump(2) + "\n";

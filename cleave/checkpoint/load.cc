@@ -241,6 +241,22 @@ LoadResult load_for_other_task(Model& model, const ModelFolder& folder, at::Scal
               {.seed = seed, .dtype = dtype});
 }
 
+std::vector<std::string> new_layers(Model& model, const ModelFolder& folder) {
+  model.name_tree();
+  const ModelTensors files = ModelTensors::for_other_task(folder, model, DType::kF32);
+  std::vector<std::string> paths;
+  std::string last = "-";         // of no layer
+  model.walk([&](Layer& layer) {  // parents first
+    const Parameters own = layer.parameters();
+    const bool is_new = !own.empty() && std::all_of(own.begin(), own.end(), [&](const auto& p) {
+      return files.missing().contains(p->name());
+    });
+    if (!is_new || layer.path().empty() || layer.path().starts_with(last + ".")) return;
+    paths.push_back(last = layer.path());
+  });
+  return paths;
+}
+
 void load_adapter(Model& model, const std::string& folder, at::ScalarType dtype) {
   const Safetensors files = Safetensors::open(folder, kAdapterStem);
   std::set<std::string> missing, unexpected;

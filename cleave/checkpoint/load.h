@@ -55,6 +55,10 @@ LoadResult load_model(Model& model, const ModelFolder& folder, at::ScalarType dt
 LoadResult load_for_other_task(Model& model, const ModelFolder& folder, at::ScalarType dtype,
                                uint64_t seed);
 
+/// The paths of the layers, without those inside of them, that load_for_other_task() starts anew
+/// as a whole. Throws as it does.
+std::vector<std::string> new_layers(Model& model, const ModelFolder& folder);
+
 /// Allocates the parameters of a model's adapters (parallel/lora.h) and fills them from an
 /// adapter's folder in PEFT's form; each rank reads only its own ranges. No collective. Throws
 /// Error(kFormat) for missing tensors, for others, and for another shape.

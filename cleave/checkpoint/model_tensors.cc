@@ -10,6 +10,7 @@
 
 #include "cleave/base/byte_progress.h"
 #include "cleave/base/stop.h"
+#include "cleave/checkpoint/adapter_config.h"
 #include "cleave/checkpoint/ema_tensors.h"
 #include "cleave/checkpoint/gguf_tensors.h"
 #include "cleave/checkpoint/int4_tensors.h"
@@ -68,6 +69,11 @@ std::string listed(const std::set<std::string>& names, size_t most) {
     text += (shown == 1 ? " " : ", ") + name;
   }
   return text;
+}
+
+/// Whether the folder's adapter has weights that take the place of the model's.
+bool has_trained_layers(const ModelFolder& folder) {
+  return !folder.adapter.empty() && !read_lora(folder.adapter).trained_layers.empty();
 }
 
 bool has_whole_files(const ModelFolder& folder) {
@@ -182,12 +188,26 @@ ModelTensors::ModelTensors(const ModelFolder& folder, Model& model, std::optiona
                            bool must_fit)
     : files_(open_model_files(folder)) {
   std::set<std::string> used, missing;
-  bool trains_adapter = false;
-  for (const auto& parameter : model.parameters()) {
-    trains_adapter = trains_adapter || parameter->is_adapter();
+  const Parameters parameters = model.parameters();
+  const bool trains_adapter = std::any_of(parameters.begin(), parameters.end(),
+                                          [](const auto& p) { return p->is_adapter(); });
+  is_merged_ = !folder.adapter.empty() && !trains_adapter;
+  // A run that trains adapters reads them itself, but the head belongs to the model here.
+  if (is_merged_ || has_trained_layers(folder)) {
+    adapter_ = std::make_unique<AdapterDelta>(folder.adapter, model,
+                                              must_fit ? nullptr : &left_out_, folder.averaged);
+  }
+  for (const auto& parameter : parameters) {
     if (parameter->is_adapter()) continue;
     StoredAs stored = stored_as(model, folder, *files_, parameter->name());
     const TensorInfo* info = files_->find(stored.name);
+    const std::string whole = adapter_ ? adapter_->whole(parameter->name()) : "";
+    if (!whole.empty()) {
+      if (info != nullptr) used.insert(stored.name);
+      const DType dtype = adapter_->files().at(whole).dtype;
+      add({{parameter->name(), dtype, parameter->shape()}, {.name = whole}, true});
+      continue;
+    }
     (info == nullptr ? missing : used).insert(stored.name);
     if (info == nullptr) {
       missing_.insert(parameter->name());
@@ -203,14 +223,11 @@ ModelTensors::ModelTensors(const ModelFolder& folder, Model& model, std::optiona
   if (must_fit)
     require_all(missing, unexpected, folder.weights_path() + " does not fit its config.json");
   left_out_.insert(unexpected.begin(), unexpected.end());
-  if (!folder.adapter.empty() && !trains_adapter) {
-    adapter_ = std::make_unique<AdapterDelta>(folder.adapter, model,
-                                              must_fit ? nullptr : &left_out_, folder.averaged);
-    for (const ModelTensor& tensor : tensors_) {
-      adapter_->require_same_base(tensor, base_reader(tensor));
-    }
+  if (!is_merged_) return;
+  for (const ModelTensor& tensor : tensors_) {
+    adapter_->require_same_base(tensor, base_reader(tensor));
   }
-  if (merged && adapter_) widen_merged(*merged);
+  if (merged) widen_merged(*merged);
 }
 
 std::set<std::string> ModelTensors::add_others(const ModelFolder& folder, Model& model,
@@ -271,7 +288,7 @@ void ModelTensors::read_block(std::string_view name, std::span<const Slice> slic
                               std::span<std::byte> out) const {
   const ModelTensor& tensor = at(name);
   read_base(tensor, slices, out);
-  if (!adapter_) return;
+  if (!is_merged_) return;
   adapter_->merge(tensor, slices, out, base_reader(tensor));
 }
 
@@ -295,12 +312,13 @@ void ModelTensors::read_int4(std::string_view name, const Int4Block& block,
 void ModelTensors::read_base(const ModelTensor& tensor, std::span<const Slice> slices,
                              std::span<std::byte> out) const {
   const uint64_t bytes = checked_block_bytes(tensor, slices, out);
+  const TensorSource& files = tensor.is_of_adapter ? adapter_->files() : *files_;
   const auto read = [&](std::span<std::byte> to) {
     if (tensor.stored.interleaved_rows == 0)
-      return files_->read_block(tensor.stored.name, slices, to);
-    read_interleaved(*files_, tensor.stored, slices, to);
+      return files.read_block(tensor.stored.name, slices, to);
+    read_interleaved(files, tensor.stored, slices, to);
   };
-  const DType stored = files_->at(tensor.stored.name).dtype;
+  const DType stored = files.at(tensor.stored.name).dtype;
   if (stored == tensor.dtype) return read(out);
   const int64_t count = static_cast<int64_t>(bytes) / item_bytes(tensor.dtype);
   const at::Tensor held = at::empty({count}, scalar_type(stored));

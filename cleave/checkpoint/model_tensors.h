@@ -22,10 +22,12 @@ std::unique_ptr<TensorSource> open_model_files(const ModelFolder& folder);
 /// A tensor of a model folder under the name of the model's parameter.
 struct ModelTensor : TensorInfo {
   StoredAs stored;
+  bool is_of_adapter = false;  ///< it is in the adapter's files, in place of the model's
 };
 
 /// A model folder's tensors under the names of the model's parameters, with rows in their order,
-/// and merged with the folder's adapter unless `model` has adapters of its own (parallel/lora.h).
+/// and merged with the folder's adapter unless `model` has adapters of its own (parallel/lora.h);
+/// of a head that the adapter's files have (modules_to_save), their tensors.
 /// Merged weights have the wider of the files' dtype and `merged`; without it, the files'. Then
 /// tensors that the model does not read but that belong to it (a rotary table of older
 /// programs).
@@ -78,7 +80,8 @@ class ModelTensors : public ListedTensors<ModelTensor> {
                  std::span<std::byte> out) const;
 
   std::unique_ptr<TensorSource> files_;
-  std::unique_ptr<const AdapterDelta> adapter_;  // null: nothing is merged
+  std::unique_ptr<const AdapterDelta> adapter_;  // null without one
+  bool is_merged_ = false;
   size_t num_parameters_ = 0;
   std::set<std::string> missing_, left_out_;
 };

@@ -6,6 +6,7 @@
 #include "cleave/file/model_path.h"
 #include "cleave/format/gguf.h"
 #include "cleave/format/safetensors.h"
+#include "cleave/format/tensor_source.h"
 #include "cleave/model/families.h"
 #include "cleave/model/gguf/model_config.h"
 #include "cleave/model/model.h"
@@ -74,6 +75,38 @@ std::string gguf_in(const fs::path& folder) {
   return first;
 }
 
+/// The classes that a classifier's head in an adapter's files has; 0 without such a head.
+int64_t num_classes_in(const fs::path& adapter) {
+  const auto files = open_tensors(adapter, "adapter_model");
+  for (const char* head : {"classifier.weight", "classifier.out_proj.weight"}) {
+    const TensorInfo* info = files->find(str("base_model.model.", head));
+    if (info != nullptr && info->shape.size() == 2) return info->shape.front();
+  }
+  return 0;
+}
+
+/// Gives an adapter with a head of its own, which its base model lacks, the config of a model with
+/// this head: the config.json beside it, which has the names of the classes, or else that of the
+/// base model. PEFT writes none.
+void use_config_of_head(ModelFolder& model) {
+  constexpr int64_t kMostClasses = 1 << 16;
+  const fs::path folder = model.adapter;
+  const Json settings = Json::parse_file((folder / kAdapterConfigName).string(), kConfigLimits);
+  if (!settings.has("modules_to_save")) return;
+  if (fs::exists(folder / "config.json")) {
+    model.config = Json::parse_file((folder / "config.json").string(), kConfigLimits);
+    return;
+  }
+  if (settings.string_or("task_type", "") != "SEQ_CLS") return;
+  const int64_t num_classes = num_classes_in(folder);
+  if (num_classes < 1 || num_classes > kMostClasses ||
+      make_model(model.config)->task() == "classify")
+    return;
+  std::vector<std::string> labels;
+  for (int64_t i = 0; i < num_classes; ++i) labels.push_back(str("LABEL_", i));
+  model.config = classifier_config(model.config, labels);
+}
+
 }  // namespace
 
 ModelFolder ModelFolder::open_adapter(const std::string& path, const std::string& base) {
@@ -96,6 +129,7 @@ ModelFolder ModelFolder::open_adapter(const std::string& path, const std::string
   ModelFolder folder = open(named);
   folder.base = std::exchange(folder.path, path);
   folder.adapter = path;
+  use_config_of_head(folder);
   return folder;
 }
 
@@ -111,6 +145,7 @@ ModelFolder ModelFolder::open(const std::string& given, const std::string& adapt
                  " is an adapter itself, and --adapter gives another one; give the base model");
     require_family_of_base(found, given, folder);
     found.adapter = folder.string();
+    use_config_of_head(found);
     return found;
   }
   const std::string path = local_model(given).string();

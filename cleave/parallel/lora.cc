@@ -103,6 +103,20 @@ std::vector<Linear*> chosen_by(const std::vector<std::string>& targets, Layer& m
   return found;
 }
 
+/// The parameters of the layers that end so, and of the layers below them.
+std::set<const Parameter*> trained_by(const std::vector<std::string>& ends, Layer& model) {
+  std::set<const Parameter*> found;
+  for (const std::string& end : ends) {
+    std::string top = "-";          // of no layer
+    model.walk([&](Layer& layer) {  // parents first
+      if (ends_with_path(layer.path(), end)) top = layer.path();
+      if (layer.path() != top && !layer.path().starts_with(top + ".")) return;
+      for (const auto& p : layer.own_parameters()) found.insert(p.get());
+    });
+  }
+  return found;
+}
+
 }  // namespace
 
 std::string_view base_name(const std::optional<QuantizedForm>& form) {
@@ -148,7 +162,15 @@ void attach_lora(Layer& model, const std::vector<Layer*>& sequence, const LoraOp
                  "targets");
   }
   if (options.dropout > 0) refuse_experts(model, linears);
-  for (const auto& p : model.parameters()) p->freeze(compute);
+  const std::set<const Parameter*> trained = trained_by(options.trained_layers, model);
+  for (const Linear* linear : linears) {
+    CLEAVE_CHECK(!trained.contains(linear->weight().get()), Code::kUsage, "the LoRA target ",
+                 linear->path(),
+                 " is a new layer, whose weights are trained; choose other targets");
+  }
+  for (const auto& p : model.parameters()) {
+    if (!trained.contains(p.get())) p->freeze(compute);
+  }
   if (options.base_form) {
     for (Linear* linear : linears_of_blocks(model, sequence)) {
       if (owners[linear->weight().get()] == 1) linear->freeze_quantized(*options.base_form);

@@ -25,12 +25,15 @@ struct LoraOptions {
   std::optional<QuantizedForm> base_form{};
   /// Ends of layers' paths ("q_proj", "mlp.up_proj"), or kAllLinear.
   std::vector<std::string> targets{std::string(kAllLinear)};
+  /// Ends of the paths of layers whose own weights are trained too, such as a new head: the
+  /// modules_to_save of PEFT.
+  std::vector<std::string> trained_layers{};
 
   /// Stands for all Linear layers of the model's blocks except the routers of experts. The head is
   /// in no block. A router has only as many outputs as there are experts.
   static constexpr std::string_view kAllLinear = "all-linear";
   [[nodiscard]] double scale() const;
-  /// Whether all values except the targets are equal.
+  /// Whether all values except the layers are equal.
   [[nodiscard]] bool has_values_of(const LoraOptions& other) const {
     return rank == other.rank && alpha == other.alpha &&
            is_rank_stabilized == other.is_rank_stabilized && dropout == other.dropout &&
@@ -48,13 +51,14 @@ struct LoraOptions {
 std::string_view base_name(const std::optional<QuantizedForm>& form);
 std::optional<QuantizedForm> base_form_from_name(std::string_view name);
 
-/// Freezes a model, which has no memory yet, and attaches adapters to the Linear layers that
-/// `options` names; forward reads the frozen weights in the type `compute`. `sequence`: the model's
-/// layers in call order. Call it before the model is parallelized; parallelize() does.
+/// Freezes a model, which has no memory yet, but for options.trained_layers, and attaches adapters
+/// to the Linear layers that `options` names; forward reads the frozen weights in the type
+/// `compute`. `sequence`: the model's layers in call order. Call it before the model is
+/// parallelized; parallelize() does.
 ///
 /// Throws Error(kUsage) for a target that is no Linear layer, listing those of the model, or whose
-/// weight is tied to another layer, or that belongs to experts if there is dropout; Error(kShape)
-/// for a rank that is larger than a matrix's width.
+/// weight is tied to another layer or trained itself, or that belongs to experts if there is
+/// dropout; Error(kShape) for a rank that is larger than a matrix's width.
 void attach_lora(Layer& model, const std::vector<Layer*>& sequence, const LoraOptions& options,
                  at::ScalarType compute);
 

@@ -192,6 +192,9 @@ Checkpoint Checkpointer::checkpoint(const RunState& state) const {
       .state_json = state.json(setup_, mesh_),
       .adapter_config = lora ? adapter_config_json(*lora, rank_.model(), setup_.base_model) : "",
       .files = setup_.files};
+  if (lora && !lora->trained_layers.empty()) {
+    all.files.push_back({"config.json", setup_.config.dump()});
+  }
   if (state.reference) all.files.push_back({std::string(kReferenceName), state.reference->file});
   return all;
 }

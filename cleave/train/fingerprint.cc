@@ -74,6 +74,8 @@ void add_weights(ConfigFingerprint& fingerprint, const ModelFolder& folder) {
 std::string base_fingerprint(const ModelFolder& folder) {
   ModelFolder base = folder;
   base.adapter.clear();
+  // An adapter with a head has a config of its own.
+  if (!folder.adapter.empty()) base.config = ModelFolder::open(folder.weights_path()).config;
   ConfigFingerprint fingerprint;
   add_config(fingerprint, base.config);
   add_weights(fingerprint, base);

@@ -7,6 +7,7 @@
 #include "cleave/base/log.h"
 #include "cleave/chat/pair_reader.h"
 #include "cleave/checkpoint/adapter_config.h"
+#include "cleave/checkpoint/load.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/comm/bootstrap/environment.h"
 #include "cleave/comm/bootstrap/first_rank.h"
@@ -249,6 +250,7 @@ std::optional<LoraOptions> choose_lora(const TrainSetup& setup) {
     LoraOptions saved = read_lora(setup.folder->adapter);
     saved.base_form = base_form_from_name(state_of(*setup.folder).string_or("lora_base", "dtype"));
     if (!wanted) return saved;
+    wanted->trained_layers = saved.trained_layers;
     CLEAVE_CHECK(wanted->has_values_of(saved), Code::kUsage, "the run in ", o.out,
                  " was started with ", saved.flags(), "; give the same values to resume it");
     return wanted;  // load_adapter() compares the targets
@@ -263,9 +265,9 @@ std::optional<LoraOptions> choose_lora(const TrainSetup& setup) {
       !has_adapter, Code::kUsage, o.model,
       " is an adapter; give its base model with --model, or merge it with `cleave convert` "
       "first");
-  CLEAVE_CHECK(!setup.changes_task, Code::kUsage,
-               "--lora freezes the weights, and the new head for --task ", o.task,
-               " must be trained; train it without --lora");
+  if (setup.changes_task) {
+    wanted->trained_layers = new_layers(*make_model(setup.config), *setup.folder);
+  }
   return wanted;
 }
 
