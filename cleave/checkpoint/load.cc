@@ -155,6 +155,17 @@ void check_kind(const Optimizer& optimizer, const Parameters& parameters,
       other);
 }
 
+void load_steps(Optimizer& optimizer, const Parameters& parameters, const Safetensors& files) {
+  const auto steps = steps_in(files, kNumSteps);
+  CLEAVE_CHECK(steps, Code::kFormat, files.path(), ": the optimizer's files have no valid ",
+               kNumSteps);
+  optimizer.set_num_steps(*steps);
+  for (const auto& parameter : parameters) {
+    const auto own = steps_in(files, state_name(kNumSteps, parameter->name()));
+    if (own) optimizer.set_num_steps(*parameter, *own);
+  }
+}
+
 /// The bytes of this rank's part of a parameter in the files.
 uint64_t file_bytes(const Parameter& parameter, const TensorInfo& stored) {
   uint64_t bytes = 0;
@@ -340,14 +351,7 @@ void load_optimizer(Optimizer& optimizer, const Parameters& parameters, const Sa
                ": the optimizer's files have ", files.tensors().size(),
                " tensors; this optimizer needs ", num_needed,
                "; they are of another optimizer or another model");
-  const auto steps = steps_in(files, kNumSteps);
-  CLEAVE_CHECK(steps, Code::kFormat, files.path(), ": the optimizer's files have no valid ",
-               kNumSteps);
-  optimizer.set_num_steps(*steps);
-  for (const auto& parameter : parameters) {
-    const auto own = steps_in(files, state_name(kNumSteps, parameter->name()));
-    if (own) optimizer.set_num_steps(*parameter, *own);
-  }
+  load_steps(optimizer, parameters, files);
 }
 
 }  // namespace cleave::inline checkpoint

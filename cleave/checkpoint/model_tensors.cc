@@ -187,25 +187,14 @@ std::optional<DType> merged_dtype(const std::string& dtype) {
 ModelTensors::ModelTensors(const ModelFolder& folder, Model& model, std::optional<DType> merged,
                            bool must_fit)
     : files_(open_model_files(folder)) {
+  open_adapter(folder, model, must_fit);
   std::set<std::string> used, missing;
-  const Parameters parameters = model.parameters();
-  const bool trains_adapter = std::any_of(parameters.begin(), parameters.end(),
-                                          [](const auto& p) { return p->is_adapter(); });
-  is_merged_ = !folder.adapter.empty() && !trains_adapter;
-  // A run that trains adapters reads them itself, but the head belongs to the model here.
-  if (is_merged_ || has_trained_layers(folder)) {
-    adapter_ = std::make_unique<AdapterDelta>(folder.adapter, model,
-                                              must_fit ? nullptr : &left_out_, folder.averaged);
-  }
-  for (const auto& parameter : parameters) {
+  for (const auto& parameter : model.parameters()) {
     if (parameter->is_adapter()) continue;
     StoredAs stored = stored_as(model, folder, *files_, parameter->name());
     const TensorInfo* info = files_->find(stored.name);
-    const std::string whole = adapter_ ? adapter_->whole(parameter->name()) : "";
-    if (!whole.empty()) {
-      if (info != nullptr) used.insert(stored.name);
-      const DType dtype = adapter_->files().at(whole).dtype;
-      add({{parameter->name(), dtype, parameter->shape()}, {.name = whole}, true});
+    if (add_of_adapter(*parameter)) {
+      used.insert(stored.name);
       continue;
     }
     (info == nullptr ? missing : used).insert(stored.name);
@@ -228,6 +217,25 @@ ModelTensors::ModelTensors(const ModelFolder& folder, Model& model, std::optiona
     adapter_->require_same_base(tensor, base_reader(tensor));
   }
   if (merged) widen_merged(*merged);
+}
+
+void ModelTensors::open_adapter(const ModelFolder& folder, Model& model, bool must_fit) {
+  const Parameters parameters = model.parameters();
+  const bool trains_adapter = std::any_of(parameters.begin(), parameters.end(),
+                                          [](const auto& p) { return p->is_adapter(); });
+  is_merged_ = !folder.adapter.empty() && !trains_adapter;
+  // A run that trains adapters reads them itself, but the head belongs to the model here.
+  if (!is_merged_ && !has_trained_layers(folder)) return;
+  adapter_ = std::make_unique<AdapterDelta>(folder.adapter, model, must_fit ? nullptr : &left_out_,
+                                            folder.averaged);
+}
+
+bool ModelTensors::add_of_adapter(const Parameter& parameter) {
+  const std::string whole = adapter_ ? adapter_->whole(parameter.name()) : "";
+  if (whole.empty()) return false;
+  const DType dtype = adapter_->files().at(whole).dtype;
+  add({{parameter.name(), dtype, parameter.shape()}, {.name = whole}, /*is_of_adapter=*/true});
+  return true;
 }
 
 std::set<std::string> ModelTensors::add_others(const ModelFolder& folder, Model& model,

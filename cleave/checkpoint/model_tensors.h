@@ -64,6 +64,9 @@ class ModelTensors : public ListedTensors<ModelTensor> {
 
  private:
   ModelTensors(const ModelFolder& folder, Model& model, std::optional<DType> merged, bool must_fit);
+  void open_adapter(const ModelFolder& folder, Model& model, bool must_fit);
+  /// Adds a parameter whose tensor the adapter's files have; returns whether they do.
+  bool add_of_adapter(const Parameter& parameter);
   /// Adds the files' tensors that are not in `used` but belong to the model; returns those that do
   /// not.
   std::set<std::string> add_others(const ModelFolder& folder, Model& model,
