@@ -80,7 +80,7 @@ TEST(Memory, TuningThatFitsOnlyWithAnAdapter_IsRefusedWithItsFlags) {
   const TempFolder folder;
   TrainOptions o = test::small_run(
       folder, R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","vocab_size":257,
-      "hidden_size":128,"intermediate_size":512,"num_hidden_layers":2,"num_attention_heads":2,
+      "hidden_size":256,"intermediate_size":1024,"num_hidden_layers":2,"num_attention_heads":2,
       "max_position_embeddings":32})");
   o.steps = 1;
   o.batch_size = o.micro_batch_size = 1;
