@@ -6,12 +6,15 @@ character: the first as tables, the second as checksums of its output, for the t
 """
 import json
 import pathlib
+import tempfile
 import zlib
 
+import sentencepiece
 import tokenizers
 from tokenizers import Regex
 from tokenizers import normalizers as N
 from tokenizers import pre_tokenizers as P
+from sentencepiece import sentencepiece_model_pb2
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CATEGORIES = ("Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Cn "
@@ -37,6 +40,35 @@ def dropped_by(normalizer):
 def bert(**steps):
     off = dict(clean_text=False, handle_chinese_chars=False, strip_accents=False, lowercase=False)
     return N.BertNormalizer(**{**off, **steps})
+
+
+def precompiled(characters):
+    """A normalizer that replaces each of these characters by X."""
+    with tempfile.TemporaryDirectory() as folder:
+        rules, model = pathlib.Path(folder, "rules.tsv"), pathlib.Path(folder, "model")
+        rules.write_text("".join(f"{c:X}\t58\n" for c in sorted(characters)))
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(["Y"]), model_prefix=model, vocab_size=8, hard_vocab_limit=False,
+            normalization_rule_tsv=rules, minloglevel=2)
+        read = sentencepiece_model_pb2.ModelProto()
+        read.ParseFromString(model.with_suffix(".model").read_bytes())
+    return N.Precompiled(read.normalizer_spec.precompiled_charsmap)
+
+
+def clusters():
+    """Characters that join the one before them; that the one after them joins; that stay alone, below U+10000.
+
+    Precompiled replaces a short cluster as a whole if it begins with an entry of its table.
+    """
+    basic = [c for c in CHARACTERS if 0 < c < 0x10000 and c not in (0x301, ord("X"))]
+    replaced = precompiled(basic)
+    only_a = precompiled([ord("a")])
+    joined = {c for c in CHARACTERS if only_a.normalize_str("a" + chr(c)) == "X"}
+    alone = {c for c in basic if c not in joined
+             and replaced.normalize_str(chr(c) + "\u0301") == "X\u0301"}
+    joining = {c for c in CHARACTERS if c not in joined and c not in alone
+               and only_a.normalize_str(chr(c) + "a\u0301") == chr(c) + "X\u0301"}
+    return joined, joining, alone | {0}
 
 
 def category_runs():
@@ -96,6 +128,7 @@ def literal(name, comment, text):
 
 
 def write_tables():
+    joined, joining, alone = clusters()
     tables = [
         literal("kCategoryRuns", "As in Oniguruma: a letter for the category, then the number of "
                 "characters.", category_runs()),
@@ -107,6 +140,11 @@ def write_tables():
         literal("kAccentRuns", "BertNormalizer's strip_accents removes these.",
                 set_runs(dropped_by(bert(strip_accents=True)))),
         literal("kMarkRuns", "StripAccents removes these.", set_runs(dropped_by(N.StripAccents()))),
+        literal("kJoinedRuns", "These are in one cluster with the character before them.",
+                set_runs(joined)),
+        literal("kJoiningRuns", "These are in one cluster with the character after them.",
+                set_runs(joining)),
+        literal("kAloneRuns", "These are a cluster of their own.", set_runs(alone)),
         literal("kLowerRuns", "First, last, step and the difference to the lower-case form.",
                 lower_runs()),
     ]
@@ -160,6 +198,7 @@ def measure_golden():
         "mark": dropped_by(N.StripAccents()),
         "chinese": set(changed_by(bert(handle_chinese_chars=True))),
     }
+    sets["joined"], sets["joining"], sets["alone"] = clusters()
     for pattern in ("L", "Lu", "Ll", "Lt", "Lm", "Lo", "M", "N", "Nd", "Nl", "No", "P", "S", "Z"):
         sets[r"\p{%s}" % pattern] = matched(r"\p{%s}" % pattern)
     for pattern in (r"\s", r"\w", r"\d"):

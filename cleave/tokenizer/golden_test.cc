@@ -131,7 +131,8 @@ TEST_P(SmallTokenizer, Streaming_GivesTheDecodedText) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, SmallTokenizer,
-                         ::testing::Values("gpt2", "bert", "llama2", "llama3", "gemma"));
+                         ::testing::Values("gpt2", "bert", "llama2", "llama3", "gemma",
+                                           "xlm-roberta"));
 
 class RealTokenizer : public ::testing::TestWithParam<const char*> {};
 

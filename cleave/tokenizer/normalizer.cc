@@ -187,9 +187,10 @@ std::unique_ptr<Normalizer> read_normalizer(const Json& json) {
                                                .right = json.bool_or("strip_right", true)});
   }
   if (name == "BertNormalizer") return read_bert(json);
+  if (name == "Precompiled") return read_precompiled(json);
   type.fail(
-      "expected Sequence, Prepend, Replace, NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents "
-      "or BertNormalizer");
+      "expected Sequence, Prepend, Replace, NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, "
+      "BertNormalizer or Precompiled");
 }
 
 }  // namespace cleave::inline tokenizer

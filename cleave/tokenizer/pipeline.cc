@@ -106,11 +106,18 @@ class Pipeline final : public Tokenizer {
 };
 
 std::string kind_of(const Json& json, const std::string& model) {
-  if (model == "WordPiece") return model;
+  if (model != "BPE") return model;
   if (json.has("decoder") && json.at("decoder").string_or("type", "") == "ByteLevel") {
     return "byte-level BPE";
   }
   return json.at("model").bool_or("byte_fallback", false) ? "SentencePiece BPE" : "BPE";
+}
+
+/// The "type" of a model, which old files lack.
+std::string type_of(const Json& model) {
+  if (model.has("type")) return model.at("type").as_string();
+  if (model.has("merges")) return "BPE";
+  return model.at("vocab").is(Json::Type::kArray) ? "Unigram" : "WordPiece";
 }
 
 using What = TemplateStep::What;
@@ -233,14 +240,15 @@ std::unique_ptr<Tokenizer> make_pipeline(PipelineParts parts) {
 PipelineParts read_pipeline(const Json& json) {
   PipelineParts parts;
   const Json model = json.at("model");
-  const std::string type =
-      model.string_or("type", model.has("merges") ? "BPE" : "WordPiece");  // absent in old files
+  const std::string type = type_of(model);
   if (type == "BPE") {
     parts.model = Bpe::from_json(model);
   } else if (type == "WordPiece") {
     parts.model = WordPiece::from_json(model);
+  } else if (type == "Unigram") {
+    parts.model = Unigram::from_json(model);
   } else {
-    model.at("type").fail("expected BPE or WordPiece");
+    model.at("type").fail("expected BPE, Unigram or WordPiece");
   }
   parts.kind = kind_of(json, type);
   if (json.has("added_tokens")) {

@@ -22,8 +22,13 @@ class Normalizer {
 };
 
 /// Reads the "normalizer" of a tokenizer.json (not null): Sequence, Prepend, Replace, NFC, NFD,
-/// NFKC, NFKD, Lowercase, Strip, StripAccents, BertNormalizer. Throws Error(kFormat) for others.
+/// NFKC, NFKD, Lowercase, Strip, StripAccents, BertNormalizer, Precompiled. Throws Error(kFormat)
+/// for others.
 std::unique_ptr<Normalizer> read_normalizer(const Json& json);
+
+/// Reads a Precompiled, the table of replacements of a SentencePiece model. Throws Error(kFormat)
+/// if the table is malformed.
+std::unique_ptr<Normalizer> read_precompiled(const Json& json);
 
 /// Options of BertNormalizer.
 struct BertNormalizerOptions {

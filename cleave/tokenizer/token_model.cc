@@ -12,9 +12,7 @@ namespace cleave::inline tokenizer {
 namespace {
 
 constexpr uint64_t kNoMerge = UINT64_MAX;
-constexpr size_t kMaxScanned = 32;      // symbols; for longer pieces a heap is faster than scans
-constexpr size_t kMaxCachedBytes = 64;  // longest piece in the cache
-constexpr size_t kMaxCachedPieces = 1 << 15;
+constexpr size_t kMaxScanned = 32;  // symbols; for longer pieces a heap is faster than scans
 
 int64_t id_of(uint64_t merge) {
   return static_cast<int64_t>(merge & 0xFFFFFFFF);
@@ -71,6 +69,22 @@ int64_t count_characters(std::string_view text) {
 
 }  // namespace
 
+bool append_byte_tokens(const Vocab& vocab, std::string_view text, std::vector<int64_t>& ids) {
+  constexpr std::string_view kHex = "0123456789ABCDEF";
+  const size_t before = ids.size();
+  for (const char c : text) {
+    const auto byte = static_cast<uint8_t>(c);
+    const std::array<char, 6> spelled{'<', '0', 'x', kHex[byte >> 4], kHex[byte & 15], '>'};
+    const std::optional<int64_t> id = vocab.find({spelled.data(), spelled.size()});
+    if (!id) {
+      ids.resize(before);
+      return false;
+    }
+    ids.push_back(*id);
+  }
+  return true;
+}
+
 Bpe::Bpe(Vocab vocab, BpeOptions options)
     : vocab_(std::move(vocab)), options_(std::move(options)) {}
 
@@ -122,23 +136,6 @@ std::optional<int64_t> Bpe::symbol_at(std::string_view piece, size_t at, size_t 
   return vocab_.find(spelled);
 }
 
-/// Appends the byte tokens of a character; false, without change, unless all of them exist.
-bool Bpe::append_bytes(std::string_view character, std::vector<int64_t>& ids) const {
-  constexpr std::string_view kHex = "0123456789ABCDEF";
-  const size_t before = ids.size();
-  for (const char c : character) {
-    const auto byte = static_cast<uint8_t>(c);
-    const std::array<char, 6> spelled{'<', '0', 'x', kHex[byte >> 4], kHex[byte & 15], '>'};
-    const std::optional<int64_t> id = vocab_.find({spelled.data(), spelled.size()});
-    if (!id) {
-      ids.resize(before);
-      return false;
-    }
-    ids.push_back(*id);
-  }
-  return true;
-}
-
 std::vector<int64_t> Bpe::symbols_of(std::string_view piece) const {
   std::vector<int64_t> symbols;
   symbols.reserve(piece.size());
@@ -149,7 +146,8 @@ std::vector<int64_t> Bpe::symbols_of(std::string_view piece) const {
       if (unk_pending) symbols.push_back(*options_.unk);
       unk_pending = false;
       symbols.push_back(*id);
-    } else if (options_.byte_fallback && append_bytes(piece.substr(at, bytes), symbols)) {
+    } else if (options_.byte_fallback &&
+               append_byte_tokens(vocab_, piece.substr(at, bytes), symbols)) {
     } else if (options_.unk) {
       if (unk_pending && !options_.fuse_unk) symbols.push_back(*options_.unk);
       unk_pending = true;
@@ -219,26 +217,16 @@ void Bpe::tokenize(std::string_view piece, std::vector<int64_t>& ids, PieceCache
   if (options_.ignore_merges) {
     if (const std::optional<int64_t> id = vocab_.find(piece)) return ids.push_back(*id);
   }
-  const bool is_cached = piece.size() <= kMaxCachedBytes;
-  if (is_cached) {
-    const auto found = cache.ids.find(std::string(piece));
-    if (found != cache.ids.end()) {
-      ids.insert(ids.end(), found->second.begin(), found->second.end());
-      return;
-    }
-  }
-  std::vector<int64_t> symbols = symbols_of(piece);
-  if (merges_.size() > 0) {
+  cache.append(piece, ids, [this](std::string_view text) {
+    std::vector<int64_t> symbols = symbols_of(text);
+    if (merges_.size() == 0) return symbols;
     if (symbols.size() <= kMaxScanned) {
       merge_short(symbols);
     } else {
       merge_long(symbols);
     }
-  }
-  ids.insert(ids.end(), symbols.begin(), symbols.end());
-  if (!is_cached) return;
-  if (cache.ids.size() >= kMaxCachedPieces) cache.ids.clear();
-  cache.ids.emplace(piece, std::move(symbols));
+    return symbols;
+  });
 }
 
 WordPiece::WordPiece(Vocab vocab, WordPieceOptions options)

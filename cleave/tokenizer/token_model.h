@@ -12,9 +12,29 @@
 
 namespace cleave::inline tokenizer {
 
-/// Cache of one encode() call: the ids of pieces that were tokenized before.
-struct PieceCache {
-  std::unordered_map<std::string, std::vector<int64_t>> ids;
+/// Cache of one encode() call: the ids of short pieces that were tokenized before.
+class PieceCache {
+ public:
+  /// Appends the ids of `piece` to `ids`: those in the cache, or else what `make(piece)` returns.
+  template <class Make>
+  void append(std::string_view piece, std::vector<int64_t>& ids, const Make& make) {
+    constexpr size_t kMaxBytes = 64;  // longest piece in the cache
+    constexpr size_t kMaxPieces = 1 << 15;
+    if (piece.size() > kMaxBytes) {
+      const std::vector<int64_t> made = make(piece);
+      ids.insert(ids.end(), made.begin(), made.end());
+      return;
+    }
+    auto found = ids_.find(std::string(piece));
+    if (found == ids_.end()) {
+      if (ids_.size() >= kMaxPieces) ids_.clear();
+      found = ids_.emplace(piece, make(piece)).first;
+    }
+    ids.insert(ids.end(), found->second.begin(), found->second.end());
+  }
+
+ private:
+  std::unordered_map<std::string, std::vector<int64_t>> ids_;
 };
 
 /// Turns a piece of text into ids.
@@ -62,7 +82,6 @@ class Bpe final : public TokenModel {
   [[nodiscard]] std::vector<int64_t> symbols_of(std::string_view piece) const;
   [[nodiscard]] std::optional<int64_t> symbol_at(std::string_view piece, size_t at,
                                                  size_t bytes) const;
-  [[nodiscard]] bool append_bytes(std::string_view character, std::vector<int64_t>& ids) const;
   /// rank << 32 | id of the merged token; UINT64_MAX if the pair has no merge.
   [[nodiscard]] uint64_t merge_of(int64_t left, int64_t right) const;
   void merge_short(std::vector<int64_t>& symbols) const;
@@ -98,5 +117,42 @@ class WordPiece final : public TokenModel {
   WordPieceOptions options_;
   TokenTrie first_, later_;  // tokens that begin a word; others, without their prefix
 };
+
+/// Options of Unigram.
+struct UnigramOptions {
+  int64_t unk = 0;             ///< for characters without a token; adjacent ones become one unk
+  bool byte_fallback = false;  ///< unknown characters become byte tokens "<0x41>"
+};
+
+/// Unigram, one of the models of SentencePiece: of all ways to split a piece into tokens, the one
+/// with the highest sum of the tokens' scores, which are log probabilities. A character without a
+/// token has 10 less than the lowest score. Source: Kudo, 2018 (arXiv 1804.10959), and the package
+/// `tokenizers`, which decides between equal sums.
+class Unigram final : public TokenModel {
+ public:
+  /// `scores`: one for each id of `vocab`, which has no gaps.
+  Unigram(Vocab vocab, std::vector<double> scores, const UnigramOptions& options);
+  /// Reads the "model" of a tokenizer.json. Throws Error(kFormat) naming key and byte.
+  static std::unique_ptr<Unigram> from_json(const Json& model);
+
+  void tokenize(std::string_view piece, std::vector<int64_t>& ids,
+                PieceCache& cache) const override;
+  [[nodiscard]] const Vocab& vocab() const override { return vocab_; }
+  [[nodiscard]] std::optional<int64_t> unk_id() const override { return options_.unk; }
+
+ private:
+  struct Node;
+  [[nodiscard]] std::vector<Node> best_paths(std::string_view piece) const;
+  [[nodiscard]] std::vector<int64_t> ids_of(std::string_view piece) const;
+
+  Vocab vocab_;
+  std::vector<double> scores_;
+  UnigramOptions options_;
+  double unk_score_ = 0;
+  TokenTrie tokens_;
+};
+
+/// Appends the byte tokens "<0x41>" of a text; false, without change, unless all of them exist.
+bool append_byte_tokens(const Vocab& vocab, std::string_view text, std::vector<int64_t>& ids);
 
 }  // namespace cleave::inline tokenizer

@@ -168,5 +168,113 @@ TEST(Vocab, InvalidIds_NameTokenAndByte) {
   EXPECT_THAT(error("[1]"), HasSubstr("expected an object of tokens"));
 }
 
+/// Tokens over "abc", among them each letter but c, with random scores.
+struct Scored {
+  std::vector<std::string> tokens{"?", "a", "b"};
+  std::vector<double> scores;
+};
+
+Scored random_scored(std::mt19937& random) {
+  Scored out;
+  for (int i = 0; i < 10; ++i) {
+    std::string token;
+    const size_t length = 2 + random() % 3;
+    while (token.size() < length) token.push_back(static_cast<char>('a' + random() % 3));
+    if (std::find(out.tokens.begin(), out.tokens.end(), token) == out.tokens.end()) {
+      out.tokens.push_back(token);
+    }
+  }
+  for (size_t i = 0; i < out.tokens.size(); ++i) {
+    out.scores.push_back(-static_cast<double>(random() % 100));  // whole, so that sums are exact
+  }
+  return out;
+}
+
+/// A split of a text: the sum of the scores, the ids, and the lengths of the parts, the last first.
+struct Split {
+  double score = 0;
+  Ids ids;
+  std::vector<size_t> lengths;
+};
+
+/// All splits of the text after byte `at`.
+std::vector<Split> all_splits(const Scored& model, const std::string& text, size_t at) {
+  if (at == text.size()) return {{}};
+  std::vector<Split> all;
+  const auto add = [&](size_t bytes, int64_t id, double score) {
+    for (Split& rest : all_splits(model, text, at + bytes)) {
+      rest.ids.insert(rest.ids.begin(), id);
+      rest.lengths.push_back(bytes);
+      rest.score += score;
+      all.push_back(std::move(rest));
+    }
+  };
+  for (size_t id = 0; id < model.tokens.size(); ++id) {
+    if (text.compare(at, model.tokens[id].size(), model.tokens[id]) != 0) continue;
+    add(model.tokens[id].size(), static_cast<int64_t>(id), model.scores[id]);
+  }
+  const double lowest = *std::min_element(model.scores.begin(), model.scores.end());
+  if (text[at] == 'c') add(1, 0, lowest - 10);
+  return all;
+}
+
+/// The best of all splits; of equal sums the one with the longest last part, and so on.
+Split best_split(const Scored& model, const std::string& text) {
+  const std::vector<Split> all = all_splits(model, text, 0);
+  return *std::max_element(all.begin(), all.end(), [](const Split& a, const Split& b) {
+    return a.score != b.score ? a.score < b.score : a.lengths < b.lengths;
+  });
+}
+
+// Oracle: all splits.
+TEST(Unigram, RandomScores_GiveTheBestOfAllSplits) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 200; ++round) {
+    const Scored model = random_scored(random);
+    const Unigram unigram(Vocab::from_list(model.tokens), model.scores, {.unk = 0});
+    std::string text;
+    for (size_t i = 0; i < 1 + random() % 10; ++i) {
+      text.push_back(static_cast<char>('a' + random() % 3));
+    }
+    Ids want = best_split(model, text).ids;
+    want.erase(std::unique(want.begin(), want.end(),
+                           [](int64_t a, int64_t b) { return a == 0 && b == 0; }),
+               want.end());  // adjacent unknown letters are one
+    Ids ids;
+    PieceCache cache;
+    unigram.tokenize(text, ids, cache);
+    unigram.tokenize(text, ids, cache);  // from the cache
+    want.insert(want.end(), want.begin(), want.end());
+    EXPECT_EQ(ids, want) << text;
+  }
+}
+
+TEST(Unigram, UnknownText_BecomesBytesWhereAllExist) {
+  const std::string vocab = R"([["<unk>", 0], ["a", -1], ["<0xC3>", -2], ["<0xA9>", -2]])";
+  const Json json =
+      Json::parse(R"({"unk_id": 0, "byte_fallback": true, "vocab": )" + vocab + "}", "model");
+  const auto unigram = Unigram::from_json(json);
+  Ids ids;
+  PieceCache cache;
+  unigram->tokenize("a\xC3\xA9z", ids, cache);  // one unknown part, and z has no byte
+  EXPECT_EQ(ids, (Ids{1, 0}));
+  ids.clear();
+  unigram->tokenize("a\xC3\xA9", ids, cache);
+  EXPECT_EQ(ids, (Ids{1, 2, 3}));
+}
+
+TEST(Unigram, MalformedModels_AreRefused) {
+  const auto refusal = [](const std::string& members) -> std::string {
+    return test::thrown_by(
+               [&] { Unigram::from_json(Json::parse("{" + members + "}", "tokenizer.json")); })
+        .what();
+  };
+  EXPECT_THAT(refusal(R"("unk_id": 0, "vocab": [])"),
+              HasSubstr("array of tokens and their scores"));
+  EXPECT_THAT(refusal(R"("unk_id": 0, "vocab": [["a"]])"), HasSubstr("a token and its score"));
+  EXPECT_THAT(refusal(R"("unk_id": 1, "vocab": [["a", 0]])"), HasSubstr("unk_id"));
+  EXPECT_THAT(refusal(R"("unk_id": null, "vocab": [["a", 0]])"), HasSubstr("expected unk_id"));
+}
+
 }  // namespace
 }  // namespace cleave::token_model_test

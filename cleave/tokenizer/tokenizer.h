@@ -58,7 +58,8 @@ class Tokenizer {
   /// Whether decode() with skip_special skips the token.
   [[nodiscard]] virtual bool is_special(int64_t id) const = 0;
 
-  /// "bytes", "byte-level BPE", "SentencePiece BPE", "BPE", "SentencePiece" or "WordPiece".
+  /// "bytes", "byte-level BPE", "SentencePiece BPE", "BPE", "SentencePiece",
+  /// "Unigram" or "WordPiece".
   [[nodiscard]] const std::string& kind() const { return kind_; }
   [[nodiscard]] const SpecialIds& special() const { return special_; }
   /// The special tokens that encode() adds with add_special.

@@ -227,6 +227,25 @@ bool is_word_character(char32_t c) {
          letter_numbers->contains(c);
 }
 
+size_t cluster_end(std::string_view text, size_t at) {
+  static const CharacterSet joined = CharacterSet::from_runs(kJoinedRuns);
+  static const CharacterSet joining = CharacterSet::from_runs(kJoiningRuns);
+  static const CharacterSet alone = CharacterSet::from_runs(kAloneRuns);
+  CodePoint point = next_code_point(text, at);
+  size_t end = at + point.bytes;
+  if (text.substr(at).starts_with("\r\n")) return at + 2;
+  if (alone.contains(point.value)) return end;
+  while (end < text.size()) {
+    const CodePoint next = next_code_point(text, end);
+    const bool continues = joined.contains(next.value) ||
+                           (joining.contains(point.value) && !alone.contains(next.value));
+    if (!continues) break;
+    end += next.bytes;
+    point = next;
+  }
+  return end;
+}
+
 // Source: the ranges of the package `tokenizers`, without U+2B820 to U+2B91F.
 bool is_chinese_character(char32_t c) {
   return (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0x3400 && c <= 0x4DBF) ||

@@ -51,6 +51,11 @@ bool is_control_or_format(char32_t c);  ///< removed by BertNormalizer's clean_t
 bool is_word_character(char32_t c);     ///< \w of Whitespace and of tokens that match whole words
 bool is_chinese_character(char32_t c);  ///< ideographs, around which BERT puts spaces
 
+/// The end of the cluster of characters (UAX #29) that begins at byte `at` (< text.size()). It
+/// knows no Hangul syllables, flags, emoji sequences and conjuncts: their clusters have 6 bytes or
+/// more, and Precompiled, which calls it, replaces such clusters by character.
+size_t cluster_end(std::string_view text, size_t at);
+
 /// Appends the lower-case form of one character, without context.
 void append_lower(std::string& out, char32_t c);
 
@@ -70,7 +75,8 @@ inline constexpr std::string_view kCategories =
     "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Cn Co Cs";
 
 /// Character sets: alternating numbers of characters outside and inside, from U+0000 on.
-extern const std::string_view kPunctuationRuns, kNumberRuns, kDroppedRuns, kAccentRuns, kMarkRuns;
+extern const std::string_view kPunctuationRuns, kNumberRuns, kDroppedRuns, kAccentRuns, kMarkRuns,
+    kJoinedRuns, kJoiningRuns, kAloneRuns;
 
 /// Runs of characters whose lower-case form is one character: first, last, step, and the difference
 /// to that form.

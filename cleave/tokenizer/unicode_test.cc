@@ -110,6 +110,21 @@ TEST_F(UnicodeGolden, ClassesOfEveryCharacter_MatchTokenizers) {
   EXPECT_EQ(set_checksum(is_chinese_character), want("chinese"));
 }
 
+TEST_F(UnicodeGolden, ClustersOfEveryCharacter_MatchTokenizers) {
+  const auto is_one = [](std::string_view text) { return cluster_end(text, 0) == text.size(); };
+  const std::string accent = utf8(0x301);
+  EXPECT_EQ(set_checksum([&](char32_t c) { return is_one("a" + utf8(c)); }), want("joined"));
+  EXPECT_EQ(set_checksum([&](char32_t c) {
+              return !is_one("a" + utf8(c)) && is_one(utf8(c) + "a" + accent);
+            }),
+            want("joining"));
+  EXPECT_EQ(
+      set_checksum([&](char32_t c) { return !is_one("a" + utf8(c)) && !is_one(utf8(c) + accent); }),
+      want("alone"));
+  EXPECT_TRUE(is_one("\r\n"));
+  EXPECT_FALSE(is_one("\n\r"));
+}
+
 TEST_F(UnicodeGolden, ClassesOfRegularExpressions_MatchTokenizers) {
   for (const char* name :
        {"L", "Lu", "Ll", "Lt", "Lm", "Lo", "M", "N", "Nd", "Nl", "No", "P", "S", "Z"}) {

@@ -99,11 +99,17 @@ const std::map<std::string_view, std::string_view>& defaults_of(std::string_view
                           {"pad_token", "[PAD]"},
                           {"cls_token", "[CLS]"},
                           {"mask_token", "[MASK]"}};
+  static const Roles roberta{
+      {"bos_token", "<s>"},   {"eos_token", "</s>"},  {"sep_token", "</s>"},   {"cls_token", "<s>"},
+      {"unk_token", "<unk>"}, {"pad_token", "<pad>"}, {"mask_token", "<mask>"}};
   static const std::map<std::string_view, const Roles*> classes{
-      {"LlamaTokenizer", &llama},  {"CodeLlamaTokenizer", &llama}, {"GPT2Tokenizer", &gpt2},
-      {"CodeGenTokenizer", &gpt2}, {"GPTNeoXTokenizer", &gpt2},    {"Qwen2Tokenizer", &qwen2},
-      {"GemmaTokenizer", &gemma},  {"BertTokenizer", &bert},       {"DistilBertTokenizer", &bert},
-      {"ElectraTokenizer", &bert}};
+      {"LlamaTokenizer", &llama},      {"CodeLlamaTokenizer", &llama},
+      {"GPT2Tokenizer", &gpt2},        {"CodeGenTokenizer", &gpt2},
+      {"GPTNeoXTokenizer", &gpt2},     {"Qwen2Tokenizer", &qwen2},
+      {"GemmaTokenizer", &gemma},      {"BertTokenizer", &bert},
+      {"DistilBertTokenizer", &bert},  {"ElectraTokenizer", &bert},
+      {"RobertaTokenizer", &roberta},  {"XLMRobertaTokenizer", &roberta},
+      {"CamembertTokenizer", &roberta}};
   const auto found = classes.find(class_name);
   return found == classes.end() ? none : *found->second;
 }
@@ -157,14 +163,8 @@ void TokenTrie::add(std::string_view text, int64_t value) {
 }
 
 std::optional<TokenTrie::Match> TokenTrie::longest(std::string_view text) const {
-  uint32_t node = 0;
   std::optional<Match> best;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const std::optional<uint64_t> next = edges_.find(edge(node, text[i]));
-    if (!next) break;
-    node = static_cast<uint32_t>(*next);
-    if (values_[node] != kNone) best = {values_[node], i + 1};
-  }
+  for_each_prefix(text, [&best](const Match& match) { best = match; });
   return best;
 }
 

@@ -76,7 +76,7 @@ class FlatMap {
   size_t count_ = 0;
 };
 
-/// A trie of byte strings with a value each, for finding the longest one at a position of a text.
+/// A trie of byte strings with a value each, for finding those at a position of a text.
 class TokenTrie {
  public:
   /// A string that was found.
@@ -87,6 +87,18 @@ class TokenTrie {
 
   /// Adds a string, or replaces the value of an equal one. Ignores the empty string.
   void add(std::string_view text, int64_t value);
+
+  /// Calls found(Match) for every string that `text` begins with, the shortest first.
+  template <class Found>
+  void for_each_prefix(std::string_view text, const Found& found) const {
+    uint32_t node = 0;
+    for (size_t i = 0; i < text.size(); ++i) {
+      const std::optional<uint64_t> next = edges_.find(edge(node, text[i]));
+      if (!next) return;
+      node = static_cast<uint32_t>(*next);
+      if (values_[node] != kNone) found(Match{.value = values_[node], .length = i + 1});
+    }
+  }
 
   /// The longest string that `text` begins with.
   [[nodiscard]] std::optional<Match> longest(std::string_view text) const;

@@ -1,4 +1,4 @@
-"""Trains tokenizers of 2,000 entries and writes the results of the `tokenizers` library for difficult strings.
+"""Trains tokenizers of 700 to 2,000 entries and writes the results of the `tokenizers` library for difficult strings.
 
 usage: make_small.py [--check]
 
@@ -15,16 +15,19 @@ import json
 import pathlib
 import struct
 import sys
+import tempfile
+import unicodedata
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import counter  # noqa: E402
 import stored  # noqa: E402
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers  # noqa: E402
-from sentencepiece import SentencePieceProcessor  # noqa: E402
+from sentencepiece import SentencePieceProcessor, SentencePieceTrainer, sentencepiece_model_pb2  # noqa: E402
 from tokenizers import pre_tokenizers, processors, trainers  # noqa: E402
 
 HERE = stored.HERE / "tokenizer" / "small"
 ENTRIES = 2000
+ENTRIES_OF = {"gemma": 1000, "xlm-roberta": 700}
 SPACE = "\u2581"  # SentencePiece's symbol for a space
 
 # Syllables: Latin, with accents, Cyrillic, Greek, Arabic, Hebrew, Devanagari, Thai, Chinese, Japanese, Korean.
@@ -192,7 +195,7 @@ def gemma():
     trained.normalizer = spaces
     trained.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="never")
     everything = specials + runs + words + [f"<0x{byte:02X}>" for byte in range(256)]
-    trainer = trainers.BpeTrainer(vocab_size=ENTRIES, special_tokens=everything, show_progress=False)
+    trainer = trainers.BpeTrainer(vocab_size=ENTRIES_OF["gemma"], special_tokens=everything, show_progress=False)
     trained.train_from_iterator(training_text(), trainer)
     model = json.loads(trained.to_str())["model"]
     merges = [(run[:i], run[i:]) for run in runs for i in range(1, len(run))]
@@ -223,6 +226,41 @@ def bert():
     tokenizer.decoder = decoders.WordPiece(prefix="##")
     tokenizer.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in specials])
     tokenizer.post_processor = with_template(tokenizer, "[CLS]", "[SEP]")
+    return tokenizer
+
+
+def replacements():
+    """Rules for SentencePiece's normalizer: NFKC of the characters and clusters of the strings; no control characters."""
+    texts = "".join(strings()) + "".join(training_text())
+    pairs = {a + b for a, b in zip(texts, texts[1:]) if unicodedata.combining(b)}
+    rules = {text: to for text in set(texts) | pairs if (to := unicodedata.normalize("NFKC", text)) != text}
+    rules |= {text: " " for text in ("\t", "\n", "\r", "\u200b", "\u2028", "\u0085", "\ufeff")}
+    rules |= {text: "" for text in ("\u0001", "\u0002", "\u001f", "\u007f", "\u0080", "\u00ad", "\u200e")}
+    numbers = [["%X" % ord(c) for c in text] for rule in sorted(rules.items()) for text in rule]
+    lines = [" ".join(a) + "\t" + " ".join(b) + "\n" for a, b in zip(numbers[::2], numbers[1::2])]
+    return "".join(lines)
+
+
+def xlm_roberta():
+    """Unigram, with the ids of the special tokens of fairseq. Scores have two digits, so that sums are equal at times."""
+    with tempfile.TemporaryDirectory() as folder:
+        rules, prefix = pathlib.Path(folder, "rules.tsv"), pathlib.Path(folder, "spm")
+        rules.write_text(replacements())
+        SentencePieceTrainer.train(
+            sentence_iterator=iter(training_text()), model_prefix=prefix, vocab_size=ENTRIES_OF["xlm-roberta"] - 2,
+            normalization_rule_tsv=rules, num_threads=1, character_coverage=0.999, minloglevel=2,
+        )  # fmt: skip
+        model = sentencepiece_model_pb2.ModelProto()
+        model.ParseFromString(prefix.with_suffix(".model").read_bytes())
+    vocab = [(text, 0.0) for text in ("<s>", "<pad>", "</s>", "<unk>")]
+    vocab += [(entry.piece, round(entry.score, 2)) for entry in model.pieces[3:]] + [("<mask>", 0.0)]
+    tokenizer = Tokenizer(models.Unigram(vocab, unk_id=3))
+    tokenizer.normalizer = normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(SPACE)])
+    tokenizer.decoder = decoders.Metaspace(SPACE)
+    tokenizer.add_special_tokens([AddedToken(text, normalized=False, special=True) for text, _ in vocab[:4]])
+    tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True, normalized=False, special=True)])
+    tokenizer.post_processor = with_template(tokenizer, "<s>", "</s>")
     return tokenizer
 
 
@@ -372,10 +410,12 @@ def prefixes(tokenizer, name, text):
 def main():
     texts = strings()
     made = {"gpt2": gpt2(), "llama2": llama2(), "llama3": llama3(), "bert": bert(), "gemma": gemma()}
+    made["xlm-roberta"] = xlm_roberta()
     HERE.mkdir(exist_ok=True)
     stored.put_lines(HERE / "strings.jsonl", [{"i": i, "text": text} for i, text in enumerate(texts)])
     for name, tokenizer in made.items():
-        assert tokenizer.get_vocab_size() == ENTRIES, (name, tokenizer.get_vocab_size())
+        entries = ENTRIES_OF.get(name, ENTRIES)
+        assert tokenizer.get_vocab_size() == entries, (name, tokenizer.get_vocab_size())
         (HERE / name).mkdir(exist_ok=True)
         stored.put_json(HERE / name / "tokenizer.json", json.loads(tokenizer.to_str()))
         rows = answers(tokenizer, texts)
