@@ -1,6 +1,7 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 
+#include "cleave/model/bert/config.h"
 #include "cleave/model/facts.h"
 
 namespace cleave::inline model {
@@ -47,9 +48,9 @@ std::vector<std::string> read_labels(const Json& json) {
 Json classifier_config(const Json& config, const std::vector<std::string>& labels) {
   auto json = nlohmann::ordered_json::parse(config.dump());
   const std::string type = config.string_or("model_type", "");
-  if (type == "bert") json["architectures"] = {"BertForSequenceClassification"};
-  if (type == "roberta") json["architectures"] = {"RobertaForSequenceClassification"};
-  if (type == "distilbert") json["architectures"] = {"DistilBertForSequenceClassification"};
+  if (const BertType* bert = find_bert_type(type)) {
+    json["architectures"] = {str(bert->architecture, "ForSequenceClassification")};
+  }
   auto id2label = nlohmann::ordered_json::object();
   auto label2id = nlohmann::ordered_json::object();
   for (size_t i = 0; i < labels.size(); ++i) {

@@ -30,6 +30,8 @@ struct Registry {
                                {"gpt2", &make_gpt2, &gpt2_presets},
                                {"bert", &make_bert, &bert_presets},
                                {"roberta", &make_bert, &roberta_presets},
+                               {"xlm-roberta", &make_bert, &xlm_roberta_presets},
+                               {"camembert", &make_bert, nullptr},
                                {"distilbert", &make_bert, &distilbert_presets},
                                {"qwen2", &decoder<&qwen2_config>, &qwen2_presets},
                                {"qwen3", &decoder<&qwen3_config>, &qwen3_presets},

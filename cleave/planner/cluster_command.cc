@@ -12,6 +12,7 @@
 #include "cleave/base/progress.h"
 #include "cleave/comm/shm/segment_layout.h"
 #include "cleave/file/atomic_write.h"
+#include "cleave/model/bert/config.h"
 #include "cleave/model/facts.h"
 #include "cleave/model/families.h"
 #include "cleave/planner/cluster_page.h"
@@ -307,7 +308,7 @@ constexpr std::array<FamilyDefaults, 8> kFamilies{
      {.type = "gemma3_text", .tied = true, .kv_heads = 4, .head_dim = 256}}};
 
 bool is_encoder(std::string_view type) {
-  return type == "bert" || type == "roberta" || type == "distilbert";
+  return find_bert_type(type) != nullptr;
 }
 
 FamilyDefaults defaults_of(std::string_view type) {

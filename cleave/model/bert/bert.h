@@ -8,8 +8,8 @@ namespace cleave::inline model {
 
 /// A BERT without memory from its config.json, with Hugging Face's names: BertModel,
 /// BertForMaskedLM (decoder tied to the word embedding), BertForPreTraining,
-/// BertForSequenceClassification; or a RoBERTa or DistilBERT with the same names except
-/// pre-training (RobertaModel, DistilBertForMaskedLM).
+/// BertForSequenceClassification; or a RoBERTa, XLM-RoBERTa, CamemBERT or DistilBERT with the same
+/// names except pre-training (RobertaModel, DistilBertForMaskedLM).
 ///
 /// The result depends on `architectures`: hidden states [B, T, D]; logits of words [B, T, V], for
 /// pre-training too; logits of classes [B, C]. For another loss, call hidden() and the heads.
@@ -57,7 +57,7 @@ class Bert : public Model {
   std::unique_ptr<Layer> classifier_;
 };
 
-/// A BERT, RoBERTa or DistilBERT, for the registry.
+/// A model of the types in bert/config.h, for the registry.
 std::unique_ptr<Model> make_bert(const Json& config);
 
 /// bert-tiny, bert-base and bert-large, masked language models.
@@ -65,6 +65,9 @@ std::vector<Preset> bert_presets();
 
 /// roberta-base and roberta-large, masked language models.
 std::vector<Preset> roberta_presets();
+
+/// xlm-roberta-base and xlm-roberta-large, masked language models.
+std::vector<Preset> xlm_roberta_presets();
 
 /// distilbert-base, a masked language model.
 std::vector<Preset> distilbert_presets();

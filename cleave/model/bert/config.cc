@@ -5,24 +5,26 @@
 namespace cleave::inline model {
 namespace {
 
-/// The first part of the names of architectures.
-std::string architecture_of(BertFamily family) {
-  if (family == BertFamily::kBert) return "Bert";
-  return family == BertFamily::kRoberta ? "Roberta" : "DistilBert";
-}
+constexpr BertType kTypes[] = {
+    {.model_type = "bert", .architecture = "Bert", .family = BertFamily::kBert},
+    {.model_type = "roberta", .architecture = "Roberta", .family = BertFamily::kRoberta},
+    {.model_type = "xlm-roberta", .architecture = "XLMRoberta", .family = BertFamily::kRoberta},
+    {.model_type = "camembert", .architecture = "Camembert", .family = BertFamily::kRoberta},
+    {.model_type = "distilbert", .architecture = "DistilBert", .family = BertFamily::kDistilBert}};
 
-BertHead read_head(const Json& json, BertFamily of) {
+BertHead read_head(const Json& json, const BertType& type) {
   if (!json.has("architectures")) return BertHead::kNone;
   const Json list = json.at("architectures");
   if (list.size() != 1) list.fail("expected the name of one architecture");
   const std::string& name = list.at(0).as_string();
-  const std::string family = architecture_of(of);
-  if (name == family + "Model") return BertHead::kNone;
-  if (name == family + "ForMaskedLM") return BertHead::kMaskedLm;
-  if (name == "BertForPreTraining" && of == BertFamily::kBert) return BertHead::kPreTraining;
-  if (name == family + "ForSequenceClassification") return BertHead::kClassifier;
-  list.at(0).fail(str("expected ", family, "Model, ", family, "ForMaskedLM",
-                      of == BertFamily::kBert ? ", BertForPreTraining" : "", " or ", family,
+  const std::string start(type.architecture);
+  const bool is_bert = type.family == BertFamily::kBert;
+  if (name == start + "Model") return BertHead::kNone;
+  if (name == start + "ForMaskedLM") return BertHead::kMaskedLm;
+  if (name == "BertForPreTraining" && is_bert) return BertHead::kPreTraining;
+  if (name == start + "ForSequenceClassification") return BertHead::kClassifier;
+  list.at(0).fail(str("expected ", start, "Model, ", start, "ForMaskedLM",
+                      is_bert ? ", BertForPreTraining" : "", " or ", start,
                       "ForSequenceClassification"));
 }
 
@@ -60,14 +62,15 @@ void count_positions_of_tokens(const Json& json, BertConfig& c) {
                 "; none is left for tokens"));
 }
 
-BertConfig read_bert(const Json& json, BertFamily family) {
+BertConfig read_bert(const Json& json, const BertType& type) {
   BertConfig c;
-  c.family = family;
-  c.facts = family == BertFamily::kRoberta ? read_facts(json, {.default_eos = 2, .default_pad = 1})
-                                           : read_facts(json, {.default_pad = 0});
-  if (family == BertFamily::kRoberta) count_positions_of_tokens(json, c);
+  c.family = type.family;
+  const bool is_roberta = c.family == BertFamily::kRoberta;
+  c.facts = is_roberta ? read_facts(json, {.default_eos = 2, .default_pad = 1})
+                       : read_facts(json, {.default_pad = 0});
+  if (is_roberta) count_positions_of_tokens(json, c);
   check_heads_divide(json, c.facts, {});
-  c.head = read_head(json, family);
+  c.head = read_head(json, type);
   if (c.head == BertHead::kClassifier) c.facts.labels = read_classes(json);
   c.intermediate = json.at("intermediate_size").as_int(1, kMostWidth);
   c.num_token_types = json.int_or("type_vocab_size", 2, 1, kMostWidth);
@@ -81,14 +84,14 @@ BertConfig read_bert(const Json& json, BertFamily family) {
   return c;
 }
 
-BertConfig read_distilbert(const Json& json) {
+BertConfig read_distilbert(const Json& json, const BertType& type) {
   constexpr FactNames kNames{
       .hidden = "dim", .num_layers = "n_layers", .num_heads = "n_heads", .default_pad = 0};
   BertConfig c;
-  c.family = BertFamily::kDistilBert;
+  c.family = type.family;
   c.facts = read_facts(json, kNames);
   check_heads_divide(json, c.facts, kNames);
-  c.head = read_head(json, c.family);
+  c.head = read_head(json, type);
   if (c.head == BertHead::kClassifier) c.facts.labels = read_classes(json);
   c.intermediate = json.at("hidden_dim").as_int(1, kMostWidth);
   c.num_token_types = 0;
@@ -103,11 +106,19 @@ BertConfig read_distilbert(const Json& json) {
 
 }  // namespace
 
+const BertType* find_bert_type(std::string_view model_type) {
+  for (const BertType& type : kTypes) {
+    if (type.model_type == model_type) return &type;
+  }
+  return nullptr;
+}
+
 BertConfig BertConfig::from_json(const Json& json) {
   refuse_other_kinds(json);
-  const std::string type = json.string_or("model_type", "");
-  if (type == "distilbert") return read_distilbert(json);
-  return read_bert(json, type == "roberta" ? BertFamily::kRoberta : BertFamily::kBert);
+  const BertType* type = find_bert_type(json.string_or("model_type", ""));
+  if (type == nullptr) type = &kTypes[0];
+  return type->family == BertFamily::kDistilBert ? read_distilbert(json, *type)
+                                                 : read_bert(json, *type);
 }
 
 const char* BertConfig::prefix() const {

@@ -1,10 +1,22 @@
 #pragma once
+#include <string_view>
+
 #include "cleave/model/facts.h"
 
 namespace cleave::inline model {
 
-/// The model types that share BERT's layers.
+/// The variants of BERT's layers.
 enum class BertFamily : uint8_t { kBert, kRoberta, kDistilBert };
+
+/// A model_type of config.json with BERT's layers.
+struct BertType {
+  std::string_view model_type;
+  std::string_view architecture;  ///< "XLMRoberta" of "XLMRobertaForMaskedLM"
+  BertFamily family;
+};
+
+/// The type with this name; null if it has other layers.
+const BertType* find_bert_type(std::string_view model_type);
 
 /// The head on the last layer of a model of these families; `architectures` in config.json names
 /// it.
@@ -15,7 +27,7 @@ enum class BertHead : uint8_t {
   kClassifier,   ///< BertForSequenceClassification
 };
 
-/// The config.json of BERT, RoBERTa and DistilBERT.
+/// The config.json of the types above.
 struct BertConfig {
   ModelFacts facts;  ///< max_positions: those of tokens
   BertFamily family = BertFamily::kBert;

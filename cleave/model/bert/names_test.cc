@@ -30,9 +30,11 @@ Json config(const std::string& architecture, const std::string& more = "") {
                            more, "}"),
                        "config.json");
   }
-  const bool is_roberta = architecture.starts_with("Roberta");
-  return Json::parse(str(R"({"model_type": ")", is_roberta ? "roberta" : "bert",
-                         R"(", "architectures": [")", architecture,
+  const char* const type = architecture.starts_with("XLMRoberta")  ? "xlm-roberta"
+                           : architecture.starts_with("Camembert") ? "camembert"
+                           : architecture.starts_with("Roberta")   ? "roberta"
+                                                                   : "bert";
+  return Json::parse(str(R"({"model_type": ")", type, R"(", "architectures": [")", architecture,
                          R"("], "vocab_size": 11, "hidden_size": 6, "num_hidden_layers": 1,
       "num_attention_heads": 2, "intermediate_size": 8, "max_position_embeddings": 5)",
                          more, "}"),
@@ -166,6 +168,21 @@ TEST(RobertaNames, MaskedLmAsPublished_Loads) {
   const TempFolder folder;
   write_folder(folder, json, stored);
   expect_loads(folder, values);
+}
+
+// Source: the files of xlm-roberta-base and camembert-base.
+TEST(RobertaNames, OtherTypesWithItsLayers_ReadItsNames) {
+  for (const std::string type : {"XLMRoberta", "Camembert"}) {
+    const Tensors values = values_of(*make_model(config("RobertaForMaskedLM")));
+    const TempFolder folder;
+    const Json json = config(type + "ForMaskedLM");
+    write_folder(folder, json, values);
+    expect_loads(folder, values);
+    const Json with_head = classifier_config(json, {"good", "bad"});
+    EXPECT_EQ(with_head.at("architectures").at(0).as_string(), type + "ForSequenceClassification");
+    const auto classifier = make_model(with_head);
+    EXPECT_TRUE(values_of(*classifier).contains("classifier.out_proj.weight"));
+  }
 }
 
 // Source: the names of distilbert-base-uncased's file.

@@ -52,6 +52,18 @@ std::vector<Preset> roberta_presets() {
   return out;
 }
 
+std::vector<Preset> xlm_roberta_presets() {
+  std::vector<Preset> out;
+  for (const Preset& roberta : roberta_presets()) {
+    auto config = nlohmann::ordered_json::parse(roberta.config_json);
+    config.update({{"vocab_size", 250002},
+                   {"model_type", "xlm-roberta"},
+                   {"architectures", {"XLMRobertaForMaskedLM"}}});
+    out.push_back({.name = "xlm-" + roberta.name, .config_json = config.dump()});
+  }
+  return out;
+}
+
 std::vector<Preset> distilbert_presets() {
   const nlohmann::ordered_json config = {{"vocab_size", 30522},
                                          {"dim", 768},
