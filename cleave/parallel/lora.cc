@@ -147,6 +147,17 @@ std::string LoraOptions::describe() const {
              rank, base_form ? str(", base in ", name(*base_form)) : "");
 }
 
+std::vector<std::string> classification_head(Layer& model) {
+  model.name_tree();
+  std::vector<std::string> paths;
+  model.walk([&paths](const Layer& layer) {
+    for (const char* name : {"classifier", "score"}) {  // in PEFT 0.21: SEQ_CLS_HEAD_NAMES
+      if (layer.path() == name) paths.push_back(layer.path());
+    }
+  });
+  return paths;
+}
+
 void attach_lora(Layer& model, const std::vector<Layer*>& sequence, const LoraOptions& options,
                  at::ScalarType compute) {
   model.name_tree();
@@ -166,7 +177,7 @@ void attach_lora(Layer& model, const std::vector<Layer*>& sequence, const LoraOp
   for (const Linear* linear : linears) {
     CLEAVE_CHECK(!trained.contains(linear->weight().get()), Code::kUsage, "the LoRA target ",
                  linear->path(),
-                 " is a new layer, whose weights are trained; choose other targets");
+                 ", the head of a classifier, is trained itself; choose other targets");
   }
   for (const auto& p : model.parameters()) {
     if (!trained.contains(p.get())) p->freeze(compute);

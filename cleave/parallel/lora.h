@@ -51,6 +51,10 @@ struct LoraOptions {
 std::string_view base_name(const std::optional<QuantizedForm>& form);
 std::optional<QuantizedForm> base_form_from_name(std::string_view name);
 
+/// The paths of a model's head for classes, which PEFT trains beside the adapters of a classifier;
+/// none if the model has no such head.
+std::vector<std::string> classification_head(Layer& model);
+
 /// Freezes a model, which has no memory yet, but for options.trained_layers, and attaches adapters
 /// to the Linear layers that `options` names; forward reads the frozen weights in the type
 /// `compute`. `sequence`: the model's layers in call order. Call it before the model is

@@ -1,5 +1,5 @@
-// Adapters beside a new head (--task classify --lora on a masked LM), which is trained whole: the
-// modules_to_save of PEFT. Oracle of runs: the run on one rank.
+// Adapters beside the head of a classifier, which is trained whole: the modules_to_save of PEFT.
+// Most tests begin with a masked LM, whose head is new. Oracle of runs: the run on one rank.
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -19,7 +19,8 @@ namespace fs = std::filesystem;
 
 class HeadLora : public test::LoraRuns {
  protected:
-  TrainOptions classifier_options(const std::string& out, const std::string& golden) {
+  TrainOptions classifier_options(const std::string& out, const std::string& golden,
+                                  int num_classes = 3) {
     TrainOptions o = options(out);
     o.model = test::golden_folder(golden);
     o.task = "classify";
@@ -30,7 +31,7 @@ class HeadLora : public test::LoraRuns {
     for (int row = 0; row < 16; ++row) {
       std::vector<int> ids;
       for (int i = 0; i < 9; ++i) ids.push_back(4 + (row * 7 + i * i) % 13);
-      rows << nlohmann::json{{"input_ids", ids}, {"label", row % 3}}.dump() << '\n';
+      rows << nlohmann::json{{"input_ids", ids}, {"label", row % num_classes}}.dump() << '\n';
     }
     o.data = {folder_ / "classes.jsonl"};
     o.seq_len = 9;
@@ -138,10 +139,28 @@ TEST_F(HeadLora, ClassesOfTheHead_AreNamedOrNumbered) {
   EXPECT_EQ(config.at("task_type"), "SEQ_CLS");
 }
 
-TEST_F(HeadLora, NewHeadAsATarget_IsRefused) {
+// As in PEFT, whose modules_to_save has the classifier for the task SEQ_CLS.
+TEST_F(HeadLora, HeadOfAClassifier_IsTrainedToo) {
+  TrainOptions o = classifier_options("run", "bert-cls", 2);
+  const std::vector<double> want = losses(o);
+  const auto adapter = test::read_tensors(o.out + "/adapter_model.safetensors");
+  const auto base = test::read_tensors(o.model);
+  for (const char* name : {"classifier.weight", "classifier.bias"}) {
+    const Tensor& trained = adapter.at(str("base_model.model.", name));
+    EXPECT_FALSE(at::equal(trained, base.at(name))) << name;
+  }
+  EXPECT_FALSE(adapter.contains("base_model.model.bert.pooler.dense.weight"));
+  const auto config = nlohmann::json::parse(std::ifstream(o.out + "/adapter_config.json"));
+  EXPECT_EQ(config.at("modules_to_save"), nlohmann::json{"classifier"});
+  TrainOptions wide = classifier_options("wide", "bert-cls", 2);
+  wide.tp = wide.pp = 2;
+  expect_losses(wide, want);
+}
+
+TEST_F(HeadLora, HeadAsATarget_IsRefused) {
   TrainOptions o = classifier_options("run", "bert-mlm");
   o.lora_targets = {"query", "classifier"};
-  EXPECT_THAT(error_of(o), testing::HasSubstr("the LoRA target classifier is a new layer"));
+  EXPECT_THAT(error_of(o), testing::HasSubstr("the LoRA target classifier, the head of a "));
 }
 
 }  // namespace

@@ -265,9 +265,9 @@ std::optional<LoraOptions> choose_lora(const TrainSetup& setup) {
       !has_adapter, Code::kUsage, o.model,
       " is an adapter; give its base model with --model, or merge it with `cleave convert` "
       "first");
-  if (setup.changes_task) {
-    wanted->trained_layers = new_layers(*make_model(setup.config), *setup.folder);
-  }
+  const auto model = make_model(setup.config);
+  wanted->trained_layers =
+      setup.changes_task ? new_layers(*model, *setup.folder) : classification_head(*model);
   return wanted;
 }
 
