@@ -12,6 +12,8 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <system_error>
 #include <thread>
 #include <unistd.h>
@@ -130,6 +132,20 @@ std::unique_ptr<Mpi> load(const fs::path& path) {
   return mpi;
 }
 
+/// Waits until the reader of a pipe has taken everything written to it, at most a second. MPICH's
+/// launcher forwards the output of its ranks through pipes, and drops what is still in them when a
+/// rank aborts: the line with the cause.
+void wait_until_read(int fd) {
+  constexpr int kLimitMs = 1000;
+  struct stat file {};
+  if (fstat(fd, &file) != 0 || !S_ISFIFO(file.st_mode)) return;
+  for (int i = 0; i < kLimitMs; ++i) {
+    int unread = 0;
+    if (ioctl(fd, FIONREAD, &unread) != 0 || unread == 0) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 /// Never destroyed, because MPI ends when the process exits.
 std::shared_ptr<HostNetwork>& network_of_process() {
   static auto* const network = new std::shared_ptr<HostNetwork>();
@@ -196,7 +212,10 @@ void HostNetwork::end() {
   std::cout.flush();
   (void)std::fflush(nullptr);
   const int code = failure_.load();
-  if (code != 0) mpi_->abort(code);
+  if (code != 0) {
+    for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) wait_until_read(fd);
+    mpi_->abort(code);
+  }
   const TimeLimit limit(timeout_s_, place_,
                         "one of them has ended without MPI_Finalize; read its messages");
   mpi_->finalize();
