@@ -90,7 +90,7 @@ TEST(Precompiled, RandomTables_AreReadWithoutFault) {
   const std::string text = "abc\xC3\xA9 \xE4\xBD\xA0 a\xCC\x81 \r\n\xF0\x9F\x98\x80";
   for (int round = 0; round < 2000; ++round) {
     std::vector<uint32_t> units(1 + random() % 300);
-    for (uint32_t& unit : units) unit = random();
+    for (uint32_t& unit : units) unit = static_cast<uint32_t>(random());
     units[0] = static_cast<uint32_t>(random() % 300) << 10;
     for (size_t i = 1; i < units.size(); ++i) {
       if (random() % 2 == 0) units[i] = (units[i] & 0x7FFF00) | (i & 0xFF);
