@@ -20,6 +20,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// The fields of a row with a text, or with two.
+struct TextFields {
+  std::string_view first;
+  std::string_view second{};  ///< empty: none
+  bool operator==(const TextFields&) const = default;
+};
+// Pairs come first, because a row may have more fields than those that it is about. Source of the
+// names: the data sets of GLUE on the Hub.
+constexpr std::array<TextFields, 8> kTextFields{{{"text", "text_pair"},
+                                                 {"sentence1", "sentence2"},
+                                                 {"premise", "hypothesis"},
+                                                 {"question1", "question2"},
+                                                 {"question", "sentence"},
+                                                 {"text"},
+                                                 {"review"},
+                                                 {"sentence"}}};
 constexpr std::array<std::string_view, 3> kTextColumns{"text", "review", "sentence"};
 constexpr std::array<std::string_view, 2> kLabelColumns{"label", "sentiment"};
 constexpr size_t kMostClasses = 1000;
@@ -30,9 +46,65 @@ struct Label {
   bool is_index = false;  ///< a whole number of a JSONL row: the index of a class
 };
 
-/// Receives a text, its label, and its location (file:line).
+/// Receives a row's texts, its label, and its location (file:line).
 using VisitLabelled =
-    std::function<void(const std::string& text, const Label& label, const std::string& at)>;
+    std::function<void(const Texts& texts, const Label& label, const std::string& at)>;
+
+/// The fields of a row for which has(name) is true; nullopt if it has no text.
+template <class Has>
+std::optional<TextFields> fields_of(const Has& has) {
+  for (const TextFields& fields : kTextFields) {
+    if (has(fields.first) && (fields.second.empty() || has(fields.second))) return fields;
+  }
+  return std::nullopt;
+}
+
+/// The texts of the rows of a CSV file.
+class CsvTexts {
+ public:
+  explicit CsvTexts(const CsvReader& rows) {
+    const std::vector<std::string>& header = rows.header();
+    const auto fields = fields_of([&](std::string_view name) {
+      return std::find(header.begin(), header.end(), name) != header.end();
+    });
+    first_ = rows.column(fields ? std::span(&fields->first, 1) : std::span(kTextColumns));
+    if (fields && !fields->second.empty()) second_ = rows.column(std::span(&fields->second, 1));
+  }
+  [[nodiscard]] Texts of(const std::vector<std::string>& row) const {
+    Texts texts{.first = row[first_]};
+    if (second_) texts.second = row[*second_];
+    return texts;
+  }
+
+ private:
+  size_t first_ = 0;
+  std::optional<size_t> second_;
+};
+
+/// The texts of the rows of a JSONL file.
+class JsonTexts {
+ public:
+  Texts of(const Json& row) {
+    const TextFields fields = fields_of([&](std::string_view name) {
+                                return row.has(name);
+                              }).value_or(TextFields{.first = "text"});
+    if (!fields_) fields_ = fields;
+    if (fields != *fields_)
+      row.fail(str("it has ", listed(fields), ", the rows before it have ", listed(*fields_),
+                   "; give all rows of a file the same"));
+    Texts texts{.first = row.at(fields.first).as_string()};
+    if (!fields.second.empty()) texts.second = row.at(fields.second).as_string();
+    return texts;
+  }
+
+ private:
+  static std::string listed(const TextFields& fields) {
+    const auto quoted = [](std::string_view name) { return str('"', name, '"'); };
+    return fields.second.empty() ? quoted(fields.first)
+                                 : str(quoted(fields.first), " and ", quoted(fields.second));
+  }
+  std::optional<TextFields> fields_;  // of the first row
+};
 
 /// The label as a whole number; nullopt if it is a name.
 std::optional<int64_t> number_of(const std::string& label) {
@@ -52,30 +124,41 @@ Label label_of(const Json& row) {
 
 void visit_csv(const std::string& path, const VisitLabelled& visit) {
   CsvReader rows(path);
-  const size_t text = rows.column(kTextColumns);
+  const CsvTexts texts(rows);
   const size_t label = rows.column(kLabelColumns);
-  while (const auto row = rows.next()) visit((*row)[text], {.text = (*row)[label]}, rows.place());
+  while (const auto row = rows.next()) {
+    visit(texts.of(*row), {.text = (*row)[label]}, rows.place());
+  }
 }
 
 void visit_jsonl(const std::string& path, const VisitLabelled& visit) {
   JsonLines rows(path);
+  JsonTexts texts;
   while (const std::optional<Json> row = rows.next()) {
-    visit(row->at("text").as_string(), label_of(*row), rows.place());
+    visit(texts.of(*row), label_of(*row), rows.place());
   }
 }
 
 void for_each_labelled(const std::string& path, const VisitLabelled& visit) {
   // An empty field is a missing value, which must not become a class of its own.
-  const VisitLabelled check = [&](const auto& text, const auto& label, const auto& at) {
+  const VisitLabelled check = [&](const auto& texts, const auto& label, const auto& at) {
     CLEAVE_CHECK(!label.text.empty(), Code::kFormat, at, ": the label is empty; remove the row");
-    visit(text, label, at);
+    visit(texts, label, at);
   };
   is_csv(path) ? visit_csv(path, check) : visit_jsonl(path, check);
 }
 
+/// Whether the file is JSONL whose first row has texts under the names of kTextFields.
+bool begins_with_texts(const std::string& path) {
+  if (fs::path(path).extension() != ".jsonl") return false;
+  const std::optional<Json> row = JsonLines(path).next();
+  return row && row->is(Json::Type::kObject) &&
+         fields_of([&](std::string_view name) { return row->has(name); });
+}
+
 /// Whether the rows of a file hold token ids instead of text.
 bool has_rows_of_ids(const std::string& path) {
-  if (is_csv(path)) return false;
+  if (is_csv(path) || begins_with_texts(path)) return false;
   const FileKind kind = file_kind(path);
   CLEAVE_CHECK(kind != FileKind::kText, Code::kFormat, path, " is ", name(kind),
                ", which has no labels; expected CSV with a header (named .csv), or JSONL with "
@@ -96,15 +179,17 @@ class ClassifiedDataset final : public Dataset {
  public:
   explicit ClassifiedDataset(const DatasetOptions& options) : options_(options) {}
 
-  void append(const std::string& text, const Label& label, const std::string& at) {
+  void append(const Texts& texts, const Label& label, const std::string& at) {
     labels_.push_back(class_of(label, at));
-    const EncodedBatch row =
-        encode_batch(*options_.tokenizer, std::span(&text, 1), {},
-                     {.truncation = Truncation::kOnlyFirst, .max_length = options_.seq_len});
-    for (const int64_t id : row.input_ids.front()) {
+    const Sample row = encode_texts(*options_.tokenizer, texts, options_.seq_len);
+    for (const int64_t id : row.ids) {
       check_id(id, options_, at);
       ids_.push_back(static_cast<int32_t>(id));
     }
+    // Single texts have type 0.
+    if (texts.second) types_.resize(static_cast<size_t>(starts_.back()));
+    for (const int64_t type : row.token_types) types_.push_back(static_cast<int16_t>(type));
+    if (!types_.empty()) types_.resize(ids_.size());
     CLEAVE_CHECK(static_cast<int64_t>(ids_.size()) > starts_.back(), Code::kFormat, at,
                  ": the text has no tokens; remove the row");
     starts_.push_back(static_cast<int64_t>(ids_.size()));
@@ -117,16 +202,21 @@ class ClassifiedDataset final : public Dataset {
     CLEAVE_CHECK(index >= 0 && index < size(), Code::kUsage, "sample ", index,
                  " does not exist; there are ", size());
     const auto at = static_cast<size_t>(index);
-    return {.ids = {ids_.data() + starts_[at], ids_.data() + starts_[at + 1]},
-            .labels = {},
-            .attention_mask = {},
-            .token_types = {},
-            .label = labels_[at]};
+    Sample sample{.ids = {ids_.data() + starts_[at], ids_.data() + starts_[at + 1]},
+                  .labels = {},
+                  .attention_mask = {},
+                  .token_types = {},
+                  .label = labels_[at]};
+    if (!types_.empty()) {
+      sample.token_types.assign(types_.data() + starts_[at], types_.data() + starts_[at + 1]);
+    }
+    return sample;
   }
 
   [[nodiscard]] uint64_t fingerprint() const override {
     Hasher hasher;
     hasher.update(std::as_bytes(std::span(ids_)));
+    if (!types_.empty()) hasher.update(std::as_bytes(std::span(types_)));
     hasher.update(std::as_bytes(std::span(starts_)));
     hasher.update(std::as_bytes(std::span(labels_)));
     return hasher.digest();
@@ -156,6 +246,7 @@ class ClassifiedDataset final : public Dataset {
 
   DatasetOptions options_;
   std::vector<int32_t> ids_;        // of all rows, concatenated
+  std::vector<int16_t> types_;      // of the ids; empty without pairs of texts
   std::vector<int64_t> starts_{0};  // offset of each row in ids_
   std::vector<int32_t> labels_;
 };
@@ -170,14 +261,30 @@ Json label_in(const Json& row) {
   return row.at("label");
 }
 
-void for_each_text(const std::string& path, const std::function<void(const std::string&)>& visit) {
+Sample encode_texts(const Tokenizer& tokenizer, const Texts& texts, int64_t seq_len) {
+  const bool is_pair = texts.second.has_value();
+  EncodedBatch row =
+      encode_batch(tokenizer, std::span(&texts.first, 1),
+                   is_pair ? std::span(&*texts.second, 1) : std::span<const std::string>(),
+                   {.truncation = is_pair ? Truncation::kLongestFirst : Truncation::kOnlyFirst,
+                    .max_length = seq_len});
+  Sample sample{.ids = std::move(row.input_ids.front()),
+                .labels = {},
+                .attention_mask = {},
+                .token_types = {}};
+  if (is_pair) sample.token_types = std::move(row.token_type_ids.front());
+  return sample;
+}
+
+void for_each_text(const std::string& path, const std::function<void(const Texts&)>& visit) {
   if (is_csv(path)) {
     CsvReader rows(path);
-    const size_t text = rows.column(kTextColumns);
-    while (const auto row = rows.next()) visit((*row)[text]);
+    const CsvTexts texts(rows);
+    while (const auto row = rows.next()) visit(texts.of(*row));
   } else if (fs::path(path).extension() == ".jsonl") {
     JsonLines rows(path);
-    while (const std::optional<Json> row = rows.next()) visit(row->at("text").as_string());
+    JsonTexts texts;
+    while (const std::optional<Json> row = rows.next()) visit(texts.of(*row));
   } else {
     CLEAVE_CHECK(!is_table(path), Code::kUsage, path,
                  " is a table with tabs; write it as CSV with a header, or give its texts alone, "
@@ -188,7 +295,7 @@ void for_each_text(const std::string& path, const std::function<void(const std::
       CLEAVE_CHECK(first_bad_utf8(*line) == line->size(), Code::kFormat, lines.place(),
                    ": the text is not UTF-8; convert the file, for instance with iconv -f LATIN1 "
                    "-t UTF-8");
-      visit(std::string(*line));
+      visit({.first = std::string(*line)});
     }
   }
 }
@@ -213,7 +320,7 @@ std::vector<std::string> class_names(const std::vector<std::string>& files) {
       JsonLines rows(file);
       while (const std::optional<Json> row = rows.next()) note(label_of(*row), rows.place());
     } else {
-      for_each_labelled(file, [&](const std::string& /*text*/, const Label& label,
+      for_each_labelled(file, [&](const Texts& /*texts*/, const Label& label,
                                   const std::string& at) { note(label, at); });
     }
   }
@@ -245,8 +352,9 @@ std::shared_ptr<const Dataset> classified_dataset(const DatasetOptions& options)
   require_tokenizer(options, "holds texts, which need");
   auto dataset = std::make_shared<ClassifiedDataset>(options);
   for (const std::string& file : options.files) {
-    for_each_labelled(file, [&](const std::string& text, const Label& label,
-                                const std::string& at) { dataset->append(text, label, at); });
+    for_each_labelled(file, [&](const Texts& texts, const Label& label, const std::string& at) {
+      dataset->append(texts, label, at);
+    });
   }
   CLEAVE_CHECK(dataset->size() > 0, Code::kUsage, "the data in ", names_of(options.files), " has ",
                dataset->size(), " rows; expected at least one");

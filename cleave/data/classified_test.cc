@@ -60,6 +60,49 @@ TEST_F(Classified, CsvAndJsonl_GiveTruncatedTextsAndTheirClasses) {
   EXPECT_NE(data->fingerprint(), open_dataset(options({csv}))->fingerprint());
 }
 
+/// Special tokens as BERT's.
+std::shared_ptr<const Tokenizer> bert_tokenizer() {
+  return load_tokenizer(std::vector<NamedFile>{{.name = "tokenizer.json", .text = R"({
+      "model": {"type": "WordPiece", "vocab":
+                {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "a": 3, "b": 4, "c": 5, "d": 6}},
+      "pre_tokenizer": {"type": "Whitespace"},
+      "post_processor": {"type": "BertProcessing", "cls": ["[CLS]", 1], "sep": ["[SEP]", 2]}})"},
+                                               {.name = "tokenizer_config.json", .text = "{}"}},
+                        "test");
+}
+
+// Oracle: the sequences of BERT's paper; the longer text is truncated first, as in transformers.
+TEST_F(Classified, PairsOfTexts_HaveTokenTypes) {
+  DatasetOptions o =
+      options({file("a.jsonl", R"({"premise": "a b", "hypothesis": "c", "label": 1})"
+                               "\n"
+                               R"({"premise": "a b a b", "hypothesis": "c d", "label": 0})")});
+  o.tokenizer = bert_tokenizer();
+  o.seq_len = 7;
+  const auto data = open_dataset(o);
+  EXPECT_THAT(data->sample(0).ids, ElementsAre(1, 3, 4, 2, 5, 2));
+  EXPECT_THAT(data->sample(0).token_types, ElementsAre(0, 0, 0, 0, 1, 1));
+  EXPECT_EQ(data->sample(0).label, 1);
+  EXPECT_THAT(data->sample(1).ids, ElementsAre(1, 3, 4, 2, 5, 6, 2));
+  EXPECT_THAT(data->sample(1).token_types, ElementsAre(0, 0, 0, 0, 1, 1, 1));
+  DatasetOptions csv = o;
+  csv.files = {file("a.csv", "text,label\na,1\n"),
+               file("b.csv", "label,sentence1,sentence2\n1,a b,c\n")};
+  const auto both = open_dataset(csv);
+  EXPECT_THAT(both->sample(0).token_types, ElementsAre(0, 0, 0));
+  EXPECT_THAT(both->sample(1).ids, ElementsAre(1, 3, 4, 2, 5, 2));
+  EXPECT_THAT(both->sample(1).token_types, ElementsAre(0, 0, 0, 0, 1, 1));
+  EXPECT_NE(both->fingerprint(), data->fingerprint());
+}
+
+TEST_F(Classified, RowsWithAndWithoutASecondText_AreRefused) {
+  const std::string mixed = file("a.jsonl", R"({"text": "a", "text_pair": "b", "label": 1})"
+                                            "\n"
+                                            R"({"text": "a", "text_pair": null, "label": 1})");
+  EXPECT_THAT(refusal_of(options({mixed})),
+              HasSubstr("it has \"text\", the rows before it have \"text\" and \"text_pair\""));
+}
+
 TEST_F(Classified, RowsOfIds_HaveOneNumberEach) {
   const std::string rows =
       file("rows.jsonl", R"({"input_ids": [5, 6, 7, 8, 9], "label": 1})"
@@ -176,12 +219,18 @@ TEST_F(Classified, MaskedRowsWithoutLabels_AreRefused) {
 TEST_F(Classified, Texts_ComeFromEveryKindOfFile) {
   const auto texts = [&](const std::string& path) {
     std::vector<std::string> out;
-    for_each_text(path, [&](const std::string& text) { out.push_back(text); });
+    for_each_text(path, [&](const Texts& row) {
+      out.push_back(row.second ? row.first + "|" + *row.second : row.first);
+    });
     return out;
   };
   EXPECT_THAT(texts(file("a.txt", "one\n\ntwo\r\n")), ElementsAre("one", "two"));
   EXPECT_THAT(texts(file("a.csv", "id,review\n1,\"a\nb\"\n")), ElementsAre("a\nb"));
   EXPECT_THAT(texts(file("a.jsonl", R"({"text": "x"})")), ElementsAre("x"));
+  EXPECT_THAT(texts(file("b.jsonl", R"({"sentence": "x", "idx": 0})")), ElementsAre("x"));
+  EXPECT_THAT(texts(file("c.jsonl", R"({"text": "x", "text_pair": "y"})")), ElementsAre("x|y"));
+  EXPECT_THAT(texts(file("d.csv", "premise,hypothesis,label\na,b,0\n")), ElementsAre("a|b"));
+  EXPECT_THAT(texts(file("e.csv", "sentence,question\na,b\n")), ElementsAre("b|a"));
   const std::string latin1 = file("b.txt", "one\ncaf\xe9\n");
   EXPECT_THAT(thrown_by([&] { texts(latin1); }).what(),
               HasSubstr("b.txt:2: the text is not UTF-8; convert the file"));

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,10 +49,21 @@ bool joins_text(Task task, const std::vector<std::string>& files);
 /// The samples of open_documents().
 std::shared_ptr<const Dataset> documents_dataset(std::vector<TokenizedFile> files, int64_t seq_len);
 
-/// Calls `visit` with each text of a file: the column text, review or sentence of a .csv file, the
-/// key `text` of each line of a .jsonl file, else each non-empty line. Throws Error(kIo, kFormat)
-/// with file and line.
-void for_each_text(const std::string& path, const std::function<void(const std::string&)>& visit);
+/// A text, or two that a model compares, such as a premise and a hypothesis.
+struct Texts {
+  std::string first;
+  std::optional<std::string> second{};
+};
+
+/// The ids of the texts with the special tokens of the tokenizer, truncated to seq_len, and token
+/// types if there are two: of these, the longer one is truncated first. Throws Error(kUsage) if
+/// seq_len is less than the special tokens.
+Sample encode_texts(const Tokenizer& tokenizer, const Texts& texts, int64_t seq_len);
+
+/// Calls `visit` with the texts of each row of a .csv or .jsonl file, in the fields that
+/// classified_dataset() reads, else with each non-empty line. Throws Error(kIo, kFormat) with file
+/// and line.
+void for_each_text(const std::string& path, const std::function<void(const Texts&)>& visit);
 
 /// `label` of a classifier's JSONL row, or its `labels` if `label` is missing or null. Throws
 /// Error(kFormat) if the row has neither.
@@ -64,10 +76,13 @@ std::vector<std::string> class_names(const std::vector<std::string>& files);
 /// Labelled rows for a classifier. A label is one of options.classes: a text is its name (or its
 /// index, if no class has a number as its name), a number of a JSONL row its index.
 ///
-///   CSV    a header with text, review or sentence, and label or sentiment (files named .csv)
-///   JSONL  `text` and `label`, or `input_ids` and one whole number, `label` or `labels`
+///   CSV    a header with a text and label or sentiment (files named .csv)
+///   JSONL  a text and `label`, or `input_ids` and one whole number, `label` or `labels`
 ///
-/// Texts are tokenized with begin and end tokens and truncated to seq_len, these tokens included.
+/// A text is in the field text, review or sentence. Two texts are in text and text_pair, sentence1
+/// and sentence2, premise and hypothesis, question1 and question2, or question and sentence.
+///
+/// Texts are tokenized by encode_texts().
 /// Rows of ids are used unchanged. Throws Error(kIo, kFormat) with file and line; Error(kUsage) if
 /// there are no rows, texts without a tokenizer, or rows of both kinds.
 std::shared_ptr<const Dataset> classified_dataset(const DatasetOptions& options);

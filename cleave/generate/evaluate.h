@@ -29,8 +29,9 @@ std::vector<std::pair<int64_t, double>> ranked(const Tensor& scores, int64_t top
 
 /// Logits of sequences of ids, which may differ in length; they are padded and masked. Collective.
 ///
-///   rows: B sequences   result: [B, C] of a classifier, else [B, T, V]; gathered on every rank,
-///   fp32 or wider
-Tensor scores_of(Model& model, const Axis& tp, const std::vector<std::vector<int64_t>>& rows);
+///   rows: B sequences   types: their token types, or none   result: [B, C] of a classifier, else
+///   [B, T, V]; gathered on every rank, fp32 or wider
+Tensor scores_of(Model& model, const Axis& tp, const std::vector<std::vector<int64_t>>& rows,
+                 const std::vector<std::vector<int64_t>>& types = {});
 
 }  // namespace cleave::inline generation

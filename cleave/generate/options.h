@@ -62,9 +62,10 @@ struct EvalOptions : RunOptions {
 /// Options of `cleave predict`.
 struct PredictOptions : RunOptions {
   std::vector<std::string> texts;
-  std::string text_file;  ///< one text per line, JSONL with `text`, or CSV
-  int64_t top_k = 5;      ///< words shown per masked token
-  int64_t seq_len = 0;    ///< tokens read per text; 0 = that of the run, else the positions
+  std::vector<std::string> second_texts;  ///< one for each of `texts`, or none
+  std::string text_file;                  ///< one text per line, JSONL or CSV
+  int64_t top_k = 5;                      ///< words shown per masked token
+  int64_t seq_len = 0;  ///< tokens read per text; 0 = that of the run, else the positions
   int64_t batch_size = 16;
 };
 
@@ -216,9 +217,11 @@ inline std::vector<Section> sections(PredictOptions& o) {
         adapter_folder(&o.adapter),
         {&o.texts, "text", "TEXT", "text to classify, or with [MASK] to fill in; may be repeated",
          "", Each{}},
+        {&o.second_texts, "text-pair", "TEXT",
+         "second text of a pair, such as a hypothesis; one for each --text", "none", Each{}},
         {&o.text_file, "text-file", "FILE",
-         "one text per line; .jsonl: objects with \"text\"; .csv: a column text, review or "
-         "sentence",
+         "one text per line; .jsonl and .csv: rows with text, review or sentence, or with two "
+         "texts, such as premise and hypothesis",
          "none"},
         tokenizer(&o.tokenizer),
         {&o.seq_len, "seq-len", "N", "maximum tokens per text",

@@ -25,33 +25,45 @@ struct Prediction {
   const PredictOptions& options;
   Runnable runnable;
   std::shared_ptr<const Tokenizer> tokenizer;
-  std::vector<std::string> texts;
-  Rows rows;  ///< token ids of each text
+  std::vector<Texts> texts;
+  Rows rows;   ///< token ids of each text or pair
+  Rows types;  ///< token types; empty without pairs
 };
 
-std::vector<std::string> texts_of(const PredictOptions& options) {
-  std::vector<std::string> texts = options.texts;
+std::vector<Texts> texts_of(const PredictOptions& options) {
+  const std::vector<std::string>& second = options.second_texts;
+  CLEAVE_CHECK(second.empty() || second.size() == options.texts.size(), Code::kUsage, "there are ",
+               options.texts.size(), " --text and ", second.size(),
+               " --text-pair; give one --text-pair for each --text");
+  std::vector<Texts> texts;
+  for (size_t i = 0; i < options.texts.size(); ++i) {
+    texts.push_back({.first = options.texts[i]});
+    if (!second.empty()) texts.back().second = second[i];
+  }
   if (!options.text_file.empty()) {
-    for_each_text(options.text_file, [&](const std::string& text) { texts.push_back(text); });
+    for_each_text(options.text_file, [&](const Texts& row) { texts.push_back(row); });
   }
   CLEAVE_CHECK(!texts.empty(), Code::kUsage, "there are ", texts.size(),
                " texts; give --text TEXT or --text-file FILE");
   return texts;
 }
 
-Rows rows_of(const std::vector<std::string>& texts, const Runnable& runnable,
-             const Tokenizer& tokenizer, int64_t seq_len) {
-  Rows rows = encode_batch(tokenizer, texts, {},
-                           {.truncation = Truncation::kOnlyFirst, .max_length = seq_len})
-                  .input_ids;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    CLEAVE_CHECK(!rows[i].empty(), Code::kUsage, "text ", i + 1, " has no tokens; give some text");
-    const int64_t largest = *std::max_element(rows[i].begin(), rows[i].end());
-    CLEAVE_CHECK(largest < runnable.facts().vocab_size, Code::kShape, "the tokenizer gives id ",
-                 largest, ", the model's vocab_size is ", runnable.facts().vocab_size,
+/// Fills in the rows and types of the texts.
+void encode(Prediction& p, int64_t seq_len) {
+  const bool has_pairs = std::any_of(p.texts.begin(), p.texts.end(),
+                                     [](const Texts& texts) { return texts.second.has_value(); });
+  for (const Texts& texts : p.texts) {
+    Sample row = encode_texts(*p.tokenizer, texts, seq_len);
+    CLEAVE_CHECK(!row.ids.empty(), Code::kUsage, "text ", p.rows.size() + 1,
+                 " has no tokens; give some text");
+    const int64_t largest = *std::max_element(row.ids.begin(), row.ids.end());
+    CLEAVE_CHECK(largest < p.runnable.facts().vocab_size, Code::kShape, "the tokenizer gives id ",
+                 largest, ", the model's vocab_size is ", p.runnable.facts().vocab_size,
                  "; give the model's tokenizer with --tokenizer");
+    row.token_types.resize(row.ids.size());
+    if (has_pairs) p.types.push_back(std::move(row.token_types));
+    p.rows.push_back(std::move(row.ids));
   }
-  return rows;
 }
 
 /// The output for one text, as JSON and as plain text.
@@ -104,15 +116,16 @@ Output words_of(const Prediction& p, const std::vector<int64_t>& ids, const Tens
 }
 
 void print(const Prediction& p, size_t index, const Tensor& scores) {
-  const std::string& text = p.texts[index];
+  const auto& [text, second] = p.texts[index];
   const Output output = p.runnable.task() == Task::kClassify ? classes_of(p, scores)
                                                              : words_of(p, p.rows[index], scores);
   if (p.options.json) {
     ordered_json row = {{"text", text}};
+    if (second) row["text_pair"] = *second;
     row.update(output.json);
     log_info(row.dump(-1, ' ', false, ordered_json::error_handler_t::replace));
   } else {
-    std::string lines = text + '\n' + output.text;
+    std::string lines = text + '\n' + (second ? *second + '\n' : "") + output.text;
     lines.pop_back();
     log_info(lines);
   }
@@ -124,9 +137,12 @@ void run_rank(const Prediction& p, const Axis& tp) {
   const auto batch_size = static_cast<size_t>(p.options.batch_size);
   for (size_t first = 0; first < p.rows.size(); first += batch_size) {
     const size_t last = std::min(first + batch_size, p.rows.size());
-    const Rows batch(p.rows.begin() + static_cast<std::ptrdiff_t>(first),
-                     p.rows.begin() + static_cast<std::ptrdiff_t>(last));
-    const Tensor scores = scores_of(*model, tp, batch);
+    const auto part = [first, last](const Rows& rows) {
+      if (rows.empty()) return Rows();
+      return Rows(rows.begin() + static_cast<std::ptrdiff_t>(first),
+                  rows.begin() + static_cast<std::ptrdiff_t>(last));
+    };
+    const Tensor scores = scores_of(*model, tp, part(p.rows), part(p.types));
     if (tp.rank() != 0) continue;
     for (size_t i = first; i < last; ++i) print(p, i, scores[static_cast<int64_t>(i - first)]);
   }
@@ -136,6 +152,7 @@ ConfigFingerprint fingerprint_of(const Prediction& p) {
   ConfigFingerprint fingerprint = p.runnable.fingerprint(p.options);
   fingerprint.emplace_back("--tokenizer with checksum", checksum_of(p.tokenizer.get()));
   fingerprint.emplace_back("texts with checksum", checksum_of(p.rows));
+  fingerprint.emplace_back("pairs of texts with checksum", checksum_of(p.types));
   return fingerprint;
 }
 
@@ -157,14 +174,14 @@ void predict_and_print(const PredictOptions& options) {
                " must be at least 1");
   Runnable runnable(options, {"mlm", "classify"});
   const auto tokenizer = runnable.tokenizer(options.tokenizer, /*is_needed=*/true);
-  auto texts = texts_of(options);
   const int64_t seq_len = runnable.seq_len(options.seq_len, runnable.facts().max_positions);
-  auto rows = rows_of(texts, runnable, *tokenizer, seq_len);
-  const Prediction prediction{.options = options,
-                              .runnable = std::move(runnable),
-                              .tokenizer = tokenizer,
-                              .texts = std::move(texts),
-                              .rows = std::move(rows)};
+  Prediction prediction{.options = options,
+                        .runnable = std::move(runnable),
+                        .tokenizer = tokenizer,
+                        .texts = texts_of(options),
+                        .rows = {},
+                        .types = {}};
+  encode(prediction, seq_len);
   check_masks(prediction);
   run_on_ranks(
       options, [&] { return fingerprint_of(prediction); },
@@ -185,7 +202,7 @@ std::vector<std::pair<int64_t, double>> ranked(const Tensor& scores, int64_t top
   return out;
 }
 
-Tensor scores_of(Model& model, const Axis& tp, const std::vector<std::vector<int64_t>>& rows) {
+Tensor scores_of(Model& model, const Axis& tp, const Rows& rows, const Rows& types) {
   const at::NoGradGuard no_grad;
   size_t longest = 0;
   for (const auto& row : rows) longest = std::max(longest, row.size());
@@ -194,16 +211,20 @@ Tensor scores_of(Model& model, const Axis& tp, const std::vector<std::vector<int
   const int64_t pad = std::max<int64_t>(model.facts().pad_id.value_or(0), 0);
   const Tensor ids = at::full(shape, pad, at::kLong);
   const Tensor mask = at::zeros(shape, at::kBool);
+  const Tensor token_types = at::zeros(types.empty() ? std::vector<int64_t>{0} : shape, at::kLong);
   for (size_t i = 0; i < rows.size(); ++i) {
     const auto row = static_cast<int64_t>(i);
     const auto length = static_cast<int64_t>(rows[i].size());
     ids[row].narrow(0, 0, length).copy_(at::tensor(rows[i], at::kLong));
     mask[row].narrow(0, 0, length).fill_(true);
+    if (types.empty()) continue;
+    token_types[row].narrow(0, 0, length).copy_(at::tensor(types[i], at::kLong));
   }
   Context context;
   const at::Device device = model.parameters().front()->leaf().device();
   if (!device.is_cpu()) check_ids(ids, model.facts().vocab_size, "the text: ");
   if (!mask.all().item<bool>()) context.key_mask = mask.to(device);
+  if (!types.empty()) context.token_types = token_types.to(device);
   const DTensor y = model(DTensor(ids.to(device), tp, Replicate{}), context);
   const Tensor scores = y.full_tensor().to(at::kCPU);
   return scores.scalar_type() == at::kDouble ? scores : scores.to(at::kFloat);

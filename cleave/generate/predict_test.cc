@@ -34,6 +34,33 @@ TEST(Ranked, ScoreThatIsNaN_IsANumericsError) {
   EXPECT_STREQ(error.what(), "the scores are not finite; check the weights of the model");
 }
 
+// Oracle: transformers' logits for the same ids and token types.
+TEST(ScoresOf, PairsOfTexts_AreThoseOfTransformers) {
+  const auto golden = test::golden_answers("bert-cls");
+  const auto rows_of = [](const Tensor& values) {
+    std::vector<std::vector<int64_t>> rows;
+    const Tensor whole = values.to(at::kLong).contiguous();
+    for (int64_t row = 0; row < whole.size(0); ++row) {
+      const int64_t* const first = whole[row].const_data_ptr<int64_t>();
+      rows.emplace_back(first, first + whole.size(1));
+    }
+    return rows;
+  };
+  const auto rows = rows_of(golden.at("input.input_ids"));
+  const auto types = rows_of(golden.at("input.token_type_ids"));
+  ASSERT_TRUE(golden.at("input.token_type_ids").gt(0).any().item<bool>());
+  ASSERT_TRUE(golden.at("input.attention_mask").gt(0).all().item<bool>());
+  const Runnable runnable(test::golden_folder("bert-cls"), "", "cpu", {"classify"});
+  for (const int tp : {1, 2}) {
+    test::on_ranks(tp, [&](const Axis& axis) {
+      const auto model = runnable.load(axis);
+      const Tensor want = golden.at("logits");
+      EXPECT_LE(test::largest_difference(scores_of(*model, axis, rows, types), want), 1e-5);
+      EXPECT_GE(test::largest_difference(scores_of(*model, axis, rows), want), 1e-3);
+    });
+  }
+}
+
 // Oracle: transformers' logits of the trained classifier, recorded with six digits.
 TEST(RealClassifier, ReviewsOfUnequalLength_AreThoseOfTransformers) {
   CLEAVE_NEEDS_DATA();
@@ -62,8 +89,8 @@ TEST(RealClassifier, ReviewsOfUnequalLength_AreThoseOfTransformers) {
 /// The first texts of a file, as `cleave predict` reads them.
 std::vector<std::string> texts_of(const std::string& file, size_t count) {
   std::vector<std::string> texts;
-  for_each_text(file, [&](const std::string& text) {
-    if (texts.size() < count) texts.push_back(text);
+  for_each_text(file, [&](const Texts& row) {
+    if (texts.size() < count) texts.push_back(row.first);
   });
   return texts;
 }

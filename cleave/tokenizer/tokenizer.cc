@@ -145,9 +145,9 @@ EncodedBatch encode_batch(const Tokenizer& tokenizer, std::span<const std::strin
   });
   const bool bounded =
       options.truncation != Truncation::kNone || options.padding == Padding::kMaxLength;
-  CLEAVE_CHECK(!bounded || options.max_length >= num_added, Code::kUsage,
-               "max_length=", options.max_length, " is less than the ", num_added,
-               " special tokens that are added");
+  CLEAVE_CHECK(!bounded || options.max_length >= num_added, Code::kUsage, "a sequence of ",
+               options.max_length, " tokens has no room for the ", num_added,
+               " special tokens that are added; raise max_length, or --seq-len");
   EncodedBatch batch;
   for (size_t i = 0; i < texts.size(); ++i) {
     Ids first = tokenizer.encode(texts[i], {.add_special = false});

@@ -81,8 +81,10 @@ DTensor BertEmbeddings::forward(const DTensor& ids, const Context& context) {
   };
   DTensor x = words;
   if (token_type_embeddings_) {
-    const Tensor types =
-        context.token_types.defined() ? context.token_types : at::zeros_like(ids.local());
+    // RoBERTa's table has one row, and its tokenizer's types do not count.
+    const bool has_types = token_type_embeddings_->weight()->shape()[0] > 1;
+    const Tensor types = has_types && context.token_types.defined() ? context.token_types
+                                                                    : at::zeros_like(ids.local());
     x = x + (*token_type_embeddings_)(sharded(types), context);
   }
   x = x + position_embeddings_(sharded(positions_of(ids.local(), context)), context);
