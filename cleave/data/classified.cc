@@ -329,6 +329,8 @@ std::vector<std::string> class_names(const std::vector<std::string>& files) {
   CLEAVE_CHECK(are_numbers || first_index.empty(), Code::kFormat, first_index,
                " is a number, and other labels are names; write all labels as names, in quotes, or "
                "all as numbers");
+  CLEAVE_CHECK(names.size() > 1 || largest > 0, Code::kFormat, "all labels of ", names_of(files),
+               " are '", *names.begin(), "'; a classifier needs two classes");
   if (!are_numbers) return {names.begin(), names.end()};
   std::vector<std::string> numbered;
   for (int64_t i = 0; i <= largest; ++i) numbered.push_back(str("LABEL_", i));
@@ -338,6 +340,10 @@ std::vector<std::string> class_names(const std::vector<std::string>& files) {
 std::shared_ptr<const Dataset> classified_dataset(const DatasetOptions& options) {
   CLEAVE_CHECK(!options.files.empty(), Code::kUsage, options.files.size(),
                " data files; expected at least one");
+  CLEAVE_CHECK(options.classes.size() != 1, Code::kUsage, "the model has one label, ",
+               options.classes.front(),
+               ", for a score (regression, reranking), which only predict computes; train and eval "
+               "need a model with two classes or more");
   const bool of_ids = has_rows_of_ids(options.files.front());
   for (const std::string& file : options.files) {
     CLEAVE_CHECK(has_rows_of_ids(file) == of_ids, Code::kUsage, file, " and ",

@@ -206,6 +206,12 @@ TEST_F(Classified, ClassNames_AreSortedOrCountedFromNumbers) {
   const std::string path = file("many.csv", many);
   EXPECT_THAT(thrown_by([&] { class_names({path}); }).what(),
               HasSubstr("many.csv:1002: label 'label 1000' makes more than 1000 classes"));
+  const std::string same = file("same.csv", "text,label\na,good\nb,good\n");
+  EXPECT_THAT(thrown_by([&] { class_names({same}); }).what(),
+              HasSubstr("same.csv are 'good'; a classifier needs two classes"));
+  DatasetOptions one = options({same});
+  one.classes = {"good"};
+  EXPECT_THAT(refusal_of(one), HasSubstr("one label, good, for a score"));
   const std::string head = file("head.csv", "text,label\n");
   EXPECT_THAT(thrown_by([&] { class_names({head}); }).what(), HasSubstr("head.csv holds no rows"));
 }

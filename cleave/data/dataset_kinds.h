@@ -70,7 +70,7 @@ void for_each_text(const std::string& path, const std::function<void(const Texts
 Json label_in(const Json& row);
 
 /// The class names in the labels of the files, sorted. If all labels are numbers: LABEL_0 to the
-/// largest. Throws as classified_dataset does, and Error(kFormat) for more than 1000 classes.
+/// largest. Throws as classified_dataset does, and Error(kFormat) for one class or more than 1000.
 std::vector<std::string> class_names(const std::vector<std::string>& files);
 
 /// Labelled rows for a classifier. A label is one of options.classes: a text is its name (or its

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -10,6 +11,7 @@
 #include "cleave/file/model_path.h"
 #include "cleave/generate/evaluate.h"
 #include "cleave/generate/runnable.h"
+#include "cleave/model/bert/config.h"
 #include "cleave/nn/ids.h"
 #include "cleave/runtime/kernel_switches.h"
 #include "cleave/tokenizer/tokenizer.h"
@@ -78,7 +80,21 @@ std::string line_of(const std::string& name, double probability) {
   return str("  ", number, "  ", name, '\n');
 }
 
+/// The score of a model with one label, as in the pipelines of transformers: its logit in a
+/// regression, else a probability.
+Output score_of(const Prediction& p, const Tensor& logit) {
+  const bool is_regression =
+      p.runnable.folder().config.string_or("problem_type", "") == kRegression;
+  const Tensor wide = logit.to(at::kDouble);
+  const double score = (is_regression ? wide : wide.sigmoid()).item<double>();
+  CLEAVE_CHECK(std::isfinite(score), Code::kNumerics,
+               "the score is not finite; check the weights of the model");
+  const std::string& label = p.runnable.facts().labels.front();
+  return {.json = {{"label", label}, {"score", score}}, .text = line_of(label, score)};
+}
+
 Output classes_of(const Prediction& p, const Tensor& scores) {
+  if (p.runnable.facts().labels.size() == 1) return score_of(p, scores);
   Output out;
   out.json["labels"] = ordered_json::array();
   for (const auto& [number, probability] : ranked(scores, 0)) {

@@ -1,15 +1,20 @@
 #include <cmath>
 #include <cstdlib>
+#include <sstream>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "cleave/data/dataset_kinds.h"
+#include "cleave/file/atomic_write.h"
 #include "cleave/generate/evaluate.h"
+#include "cleave/generate/options.h"
 #include "cleave/generate/runnable.h"
 #include "cleave/tokenizer/tokenizer.h"
 #include "tests/support/golden.h"
 #include "tests/support/ranks.h"
+#include "tests/support/saved_models.h"
+#include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
 namespace cleave::predict_test {
@@ -59,6 +64,68 @@ TEST(ScoresOf, PairsOfTexts_AreThoseOfTransformers) {
       EXPECT_GE(test::largest_difference(scores_of(*model, axis, rows), want), 1e-3);
     });
   }
+}
+
+constexpr const char* kScorer = R"({"model_type": "bert", "vocab_size": 257, "hidden_size": 8,
+    "architectures": ["BertForSequenceClassification"], "num_hidden_layers": 1,
+    "num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 16,
+    "id2label": {"0": "relevance"}, "problem_type": "regression"})";
+
+/// What `cleave predict --json` prints, line by line.
+std::vector<Json> predicted(const PredictOptions& options) {
+  ::testing::internal::CaptureStdout();
+  cleave_predict(options);
+  std::istringstream lines(::testing::internal::GetCapturedStdout());
+  std::vector<Json> out;
+  for (std::string line; std::getline(lines, line);) out.push_back(Json::parse(line, "stdout"));
+  return out;
+}
+
+// Oracle: scores_of(); in a regression the logit, else its sigmoid, as in transformers' pipelines.
+TEST(PredictProgram, OneLabel_IsAScoreOfEachPair) {
+  const test::TempFolder folder;
+  std::string config = kScorer;
+  test::write_model_folder(folder / "m", config, test::tensors_of(config));
+  PredictOptions options;
+  options.model = folder / "m";
+  options.tokenizer = "bytes";
+  options.json = true;
+  options.texts = {"ab", "d"};
+  options.second_texts = {"c", "efg"};
+  const auto regression = predicted(options);
+  const std::string problem = R"(, "problem_type": "regression")";
+  config.erase(config.find(problem), problem.size());
+  write_atomic(folder / "m/config.json", config);
+  const auto probability = predicted(options);
+  const Runnable runnable(options.model, "", "cpu", {"classify"});
+  const std::vector<std::vector<int64_t>> rows{{'a', 'b', 'c'}, {'d', 'e', 'f', 'g'}};
+  const std::vector<std::vector<int64_t>> types{{0, 0, 1}, {0, 1, 1, 1}};
+  test::on_ranks(1, [&](const Axis& axis) {
+    const Tensor want = scores_of(*runnable.load(axis), axis, rows, types);
+    for (const size_t i : {size_t{0}, size_t{1}}) {
+      const double logit = want[static_cast<int64_t>(i)].item<double>();
+      EXPECT_EQ(regression[i].at("text_pair").as_string(), options.second_texts[i]);
+      EXPECT_EQ(regression[i].at("label").as_string(), "relevance");
+      EXPECT_NEAR(regression[i].at("score").as_number(), logit, 1e-6);
+      EXPECT_NEAR(probability[i].at("score").as_number(), 1 / (1 + std::exp(-logit)), 1e-6);
+    }
+  });
+  write_atomic(folder / "pairs.jsonl", R"({"text": "ab", "text_pair": "c"})");
+  options.texts = options.second_texts = {};
+  options.text_file = folder / "pairs.jsonl";
+  EXPECT_EQ(predicted(options).at(0).dump(), probability[0].dump());
+}
+
+TEST(PredictProgram, TextsWithoutTheirPairs_AreRefused) {
+  const test::TempFolder folder;
+  test::write_model_folder(folder / "m", kScorer, test::tensors_of(kScorer));
+  PredictOptions options;
+  options.model = folder / "m";
+  options.tokenizer = "bytes";
+  options.texts = {"a", "b"};
+  options.second_texts = {"c"};
+  EXPECT_STREQ(test::thrown_by([&] { cleave_predict(options); }).what(),
+               "there are 2 --text and 1 --text-pair; give one --text-pair for each --text");
 }
 
 // Oracle: transformers' logits of the trained classifier, recorded with six digits.

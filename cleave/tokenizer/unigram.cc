@@ -86,10 +86,11 @@ std::vector<int64_t> Unigram::ids_of(std::string_view piece) const {
     after_unk = is_unk;
   }
   std::vector<int64_t> ids;
-  for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
-    if (const std::optional<int64_t> id = vocab_.find(*part)) {
+  std::reverse(parts.begin(), parts.end());
+  for (const std::string_view part : parts) {
+    if (const std::optional<int64_t> id = vocab_.find(part)) {
       ids.push_back(*id);
-    } else if (!options_.byte_fallback || !append_byte_tokens(vocab_, *part, ids)) {
+    } else if (!options_.byte_fallback || !append_byte_tokens(vocab_, part, ids)) {
       ids.push_back(options_.unk);
     }
   }

@@ -34,20 +34,16 @@ void refuse_other_kinds(const Json& json) {
   if (json.string_or("position_embedding_type", "absolute") != "absolute") {
     json.at("position_embedding_type").fail("expected \"absolute\"");
   }
-  constexpr const char* kKind = "single_label_classification";
-  if (json.string_or("problem_type", kKind) != kKind) {
-    json.at("problem_type").fail(str("expected \"", kKind, "\""));
-  }
 }
 
-/// transformers takes a model with one label for a regression.
+/// One label is that of a score: transformers takes such a model for a regression.
 std::vector<std::string> read_classes(const Json& json) {
   std::vector<std::string> labels = read_labels(json);
-  if (labels.size() == 1) {
-    json.at(json.has("id2label") ? "id2label" : "num_labels")
-        .fail(
-            "one label makes this a regression model, as cross-encoders are; Cleave runs "
-            "classifiers, of two labels or more");
+  constexpr const char* kKind = "single_label_classification";
+  const std::string kind = json.string_or("problem_type", kKind);
+  if (kind != kKind && (kind != kRegression || labels.size() > 1)) {
+    json.at("problem_type")
+        .fail(str("expected \"", kKind, "\", or \"", kRegression, "\" with one label"));
   }
   return labels;
 }

@@ -15,6 +15,9 @@ struct BertType {
   BertFamily family;
 };
 
+/// The problem_type of a config.json whose one label is that of a number, not of a probability.
+inline constexpr const char* kRegression = "regression";
+
 /// The type with this name; null if it has other layers.
 const BertType* find_bert_type(std::string_view model_type);
 
@@ -51,7 +54,7 @@ struct BertConfig {
   [[nodiscard]] const char* prefix() const;
 
   /// Throws Error(kFormat) naming key, value, range and byte; also for variants of the published
-  /// models (a decoder, relative positions, regression).
+  /// models (a decoder, relative positions, several labels at a time).
   static BertConfig from_json(const Json& json);
 };
 

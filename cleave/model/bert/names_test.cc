@@ -254,9 +254,10 @@ TEST(BertConfig, UnsupportedValues_AreRefusedByKey) {
   EXPECT_THAT(refusal("BertModel", R"(, "position_embedding_type": "relative_key")"),
               HasSubstr("expected \"absolute\""));
   EXPECT_THAT(refusal("BertForSequenceClassification", R"(, "problem_type": "regression")"),
-              HasSubstr("single_label_classification"));
-  EXPECT_THAT(refusal("BertForSequenceClassification", R"(, "id2label": {"0": "LABEL_0"})"),
-              HasSubstr("one label makes this a regression model"));
+              HasSubstr("expected \"single_label_classification\", or \"regression\" with one"));
+  const auto scorer = config("BertForSequenceClassification",
+                             R"(, "problem_type": "regression", "id2label": {"0": "score"})");
+  EXPECT_THAT(make_model(scorer)->facts().labels, testing::ElementsAre("score"));
   EXPECT_THAT(refusal("BertModel", R"(, "hidden_dropout_prob": 1.0)"), HasSubstr("[0, 1)"));
   EXPECT_THAT(refusal("BertModel", R"(, "hidden_act": "mish")"), HasSubstr("mish"));
   EXPECT_THAT(refusal("RobertaForPreTraining", ""), HasSubstr("expected RobertaModel, Roberta"));
