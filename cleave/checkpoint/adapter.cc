@@ -48,21 +48,20 @@ AdapterDelta::AdapterDelta(const fs::path& folder, Model& model, std::set<std::s
     files_ = std::make_unique<EmaTensors>(std::move(files_), folder.string(), kPrefix);
   }
   model.name_tree();
-  const LoraOptions lora = read_lora(folder);
-  scale_ = lora.scale();
+  const AdapterSettings settings = read_adapter(folder);
   std::set<std::string> missing, unexpected;
-  for (const TensorInfo& info : files_->list()) unexpected.insert(info.name);
+  for (const TensorInfo& info : files_->list()) {
+    CLEAVE_CHECK(info.name.find(".lora_embedding_") == std::string::npos, Code::kFormat,
+                 files_->path(), " has an adapter of an embedding, ", info.name,
+                 ", and Cleave reads those of linear layers; ", kMergeInPeft);
+    unexpected.insert(info.name);
+  }
   model.walk([&](Layer& layer) {
     const auto* linear = dynamic_cast<const Linear*>(&layer);
-    if (linear != nullptr) missing.merge(add_target(*linear, lora, unexpected));
+    if (linear == nullptr) return;
+    missing.merge(add_target(*linear, settings.of(linear->path()), unexpected));
   });
-  if (!lora.trained_layers.empty()) {
-    for (const auto& p : model.parameters()) {
-      if (unexpected.erase(adapter_name(p->name())) == 0) continue;
-      require_shape(adapter_name(p->name()), p->shape());
-      wholes_.insert(p->name());
-    }
-  }
+  if (settings.replaces_weights()) add_wholes(model, settings, unexpected);
   const std::string problem = files_->path() + " is not an adapter of this model";
   if (targets_.empty() && missing.empty()) {
     const std::string why = unexpected.empty()
@@ -82,7 +81,8 @@ std::set<std::string> AdapterDelta::add_target(const Linear& linear, const LoraO
   Target target{.a = str(stem, kA),
                 .b = str(stem, kB),
                 .magnitudes = lora.is_dora ? str(stem, kMagnitudes) : "",
-                .is_transposed = linear.is_transposed()};
+                .is_transposed = linear.is_transposed(),
+                .scale = lora.scale()};
   std::vector<int64_t> shape = linear.weight()->shape();  // [out, in]
   if (target.is_transposed) std::swap(shape[0], shape[1]);
   std::map<std::string, std::vector<int64_t>> shapes{{target.a, {lora.rank, shape[1]}},
@@ -104,8 +104,28 @@ std::set<std::string> AdapterDelta::add_target(const Linear& linear, const LoraO
   return {};
 }
 
+void AdapterDelta::add_wholes(Model& model, const AdapterSettings& settings,
+                              std::set<std::string>& unexpected) {
+  const auto add = [&](const Parameter& parameter, const std::string& name) {
+    if (unexpected.erase(name) == 0) return;
+    require_shape(name, parameter.shape());
+    wholes_.emplace(parameter.name(), name);
+  };
+  constexpr std::string_view kBias = "bias";
+  for (const auto& p : model.parameters()) {
+    const std::string name = adapter_name(p->name());
+    const bool is_bias = name.ends_with(str(".", kBias));
+    if (is_bias || !settings.lora.trained_layers.empty()) add(*p, name);
+    // A layer with an adapter keeps its bias in PEFT's base_layer.
+    if (is_bias && settings.has_biases) {
+      add(*p, str(name.substr(0, name.size() - kBias.size()), "base_layer.", kBias));
+    }
+  }
+}
+
 std::string AdapterDelta::whole(const std::string& parameter) const {
-  return wholes_.contains(parameter) ? adapter_name(parameter) : "";
+  const auto at = wholes_.find(parameter);
+  return at == wholes_.end() ? "" : at->second;
 }
 
 void AdapterDelta::require_shape(const std::string& name,
@@ -162,7 +182,7 @@ Tensor AdapterDelta::row_factors(const TensorInfo& stored, const Target& target,
     const auto [left, right] = factors_of(target, slices, type);
     const Tensor base = at::from_blob(bytes.data(), {left.size(0), right.size(1)},
                                       at::dtype(scalar_type(stored.dtype)));
-    const Tensor sum = at::addmm(base.to(type), left, right, 1, scale_).to(at::kDouble);
+    const Tensor sum = at::addmm(base.to(type), left, right, 1, target.scale).to(at::kDouble);
     const Tensor own = sum.square().sum(1 - row_dim);
     (row_dim == 0 ? squares.narrow(0, first, own.size(0)) : squares).add_(own);
     first += left.size(0);
@@ -183,7 +203,7 @@ void AdapterDelta::merge(const TensorInfo& stored, std::span<const Slice> slices
   const at::ScalarType wide = type == at::kDouble ? at::kDouble : at::kFloat;
   const auto [left, right] = factors_of(target, slices, wide);
   Tensor values = at::from_blob(out.data(), {left.size(0), right.size(1)}, at::dtype(type));
-  Tensor sum = at::addmm(values.to(wide), left, right, 1, scale_);
+  Tensor sum = at::addmm(values.to(wide), left, right, 1, target.scale);
   if (!target.magnitudes.empty()) {
     const int row_dim = target.is_transposed ? 1 : 0;
     Tensor factors = row_factors(stored, target, wide, read_base);

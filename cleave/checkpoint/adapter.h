@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "cleave/checkpoint/adapter_config.h"
 #include "cleave/format/tensor_source.h"
 #include "cleave/model/model.h"
 #include "cleave/parallel/lora.h"
@@ -30,14 +31,15 @@ std::string adapter_name(const std::string& parameter);
 using BlockReader = std::function<void(std::span<const Slice> slices, std::span<std::byte> out)>;
 
 /// The products scale B A of an adapter's files, to be added to the weights of a model, and the
-/// weights that take the place of the model's (modules_to_save of PEFT).
+/// weights that take the place of the model's (modules_to_save and bias of PEFT).
 class AdapterDelta {
  public:
   /// Throws Error(kFormat) unless every tensor of the folder belongs to a Linear layer of `model`
-  /// and fits its weight, or is a parameter of it and the adapter has modules_to_save. PEFT adds a
-  /// copy of the base model's weight for a head with an adapter. With `left_out`, tensors of other
-  /// layers are no error but added to it: the model may have another head than the adapter's.
-  /// `is_averaged`: the averages of a checkpoint (train --ema); throws as EmaTensors does.
+  /// and fits its weight, or is a parameter of it and the adapter has modules_to_save or biases.
+  /// PEFT adds a copy of the base model's weight for a head with an adapter. With `left_out`,
+  /// tensors of other layers are no error but added to it: the model may have another head than the
+  /// adapter's. `is_averaged`: the averages of a checkpoint (train --ema); throws as EmaTensors
+  /// does.
   AdapterDelta(const std::filesystem::path& folder, Model& model,
                std::set<std::string>* left_out = nullptr, bool is_averaged = false);
 
@@ -67,6 +69,7 @@ class AdapterDelta {
     std::string magnitudes;      // "" without
     std::string base{};          // the copy of the base model's weight; "" without
     bool is_transposed = false;  // the weight is stored [in, out]
+    double scale = 1;
   };
   /// Block `slices` of the product, in the weight's orientation.
   struct Factors {
@@ -81,12 +84,13 @@ class AdapterDelta {
   /// those that the files lack.
   std::set<std::string> add_target(const Linear& linear, const LoraOptions& lora,
                                    std::set<std::string>& unexpected);
+  /// Adds the parameters whose values the files have.
+  void add_wholes(Model& model, const AdapterSettings& settings, std::set<std::string>& unexpected);
   void require_shape(const std::string& name, const std::vector<int64_t>& expected) const;
 
   std::unique_ptr<TensorSource> files_;
-  double scale_ = 1;
-  std::set<std::string> wholes_;                        // parameters
-  std::map<std::string, Target, std::less<>> targets_;  // by the weight's name
+  std::map<std::string, std::string, std::less<>> wholes_;  // names in the files, by parameter
+  std::map<std::string, Target, std::less<>> targets_;      // by the weight's name
   mutable std::mutex mutex_;
   mutable std::map<std::string, Tensor> row_factors_;  // by the weight's name; guarded by mutex_
 };

@@ -73,7 +73,7 @@ std::string listed(const std::set<std::string>& names, size_t most) {
 
 /// Whether the folder's adapter has weights that take the place of the model's.
 bool has_trained_layers(const ModelFolder& folder) {
-  return !folder.adapter.empty() && !read_lora(folder.adapter).trained_layers.empty();
+  return !folder.adapter.empty() && read_adapter(folder.adapter).replaces_weights();
 }
 
 bool has_whole_files(const ModelFolder& folder) {

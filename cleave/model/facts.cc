@@ -12,7 +12,27 @@ std::optional<int64_t> default_id(const Json& json, std::string_view key,
 
 }  // namespace
 
-ModelFacts read_facts(const Json& json, const FactNames& names) {
+FactNames names_in(const Json& json, const FactNames& names) {
+  constexpr FactNames kUsual;
+  const auto present = [&json](const char* own, const char* usual) {
+    if (!json.has(usual)) return own;
+    const Json value = json.at(usual);
+    if (json.has(own) && json.at(own).as_int() != value.as_int()) {
+      value.fail(str(own, " is ", json.at(own).as_int(),
+                     "; expected the same number, or only one of the two keys"));
+    }
+    return json.has(own) ? own : usual;
+  };
+  FactNames out = names;
+  out.hidden = present(names.hidden, kUsual.hidden);
+  out.num_layers = present(names.num_layers, kUsual.num_layers);
+  out.num_heads = present(names.num_heads, kUsual.num_heads);
+  out.max_positions = present(names.max_positions, kUsual.max_positions);
+  return out;
+}
+
+ModelFacts read_facts(const Json& json, const FactNames& family) {
+  const FactNames names = names_in(json, family);
   ModelFacts f;
   f.vocab_size = json.at("vocab_size").as_int(1, kMostTokens);
   f.hidden = json.at(names.hidden).as_int(1, kMostWidth);
@@ -38,8 +58,9 @@ ModelFacts usual_facts(const Json& json) {
   return f;
 }
 
-void check_heads_divide(const Json& json, const ModelFacts& facts, const FactNames& names) {
+void check_heads_divide(const Json& json, const ModelFacts& facts, const FactNames& family) {
   if (facts.hidden % facts.num_heads == 0) return;
+  const FactNames names = names_in(json, family);
   json.at(names.hidden)
       .fail(str("it must be a multiple of ", names.num_heads, "=", facts.num_heads));
 }

@@ -49,9 +49,13 @@ struct FactNames {
   std::optional<int64_t> default_eos{}, default_pad{};
 };
 
-/// Reads the facts that all families have; the number of KV heads is that of heads. Default ids
-/// outside the vocabulary are dropped. Throws Error(kFormat) for sizes out of bounds.
-ModelFacts read_facts(const Json& json, const FactNames& names);
+/// The keys that a config.json has: transformers also reads the usual keys where a family has keys
+/// of its own, such as hidden_size for n_embd of GPT-2. Throws Error(kFormat) if two differ.
+FactNames names_in(const Json& json, const FactNames& names);
+
+/// Reads the facts that all families have, by names_in(); the number of KV heads is that of heads.
+/// Default ids outside the vocabulary are dropped. Throws Error(kFormat) for sizes out of bounds.
+ModelFacts read_facts(const Json& json, const FactNames& family);
 
 /// The facts of a user's own model, from the keys that most families use: vocab_size, hidden_size,
 /// num_hidden_layers, num_attention_heads, num_key_value_heads, max_position_embeddings and the
@@ -60,7 +64,7 @@ ModelFacts read_facts(const Json& json, const FactNames& names);
 ModelFacts usual_facts(const Json& json);
 
 /// Throws Error(kFormat) unless the number of heads divides the width.
-void check_heads_divide(const Json& json, const ModelFacts& facts, const FactNames& names);
+void check_heads_divide(const Json& json, const ModelFacts& facts, const FactNames& family);
 
 /// Reads the activation's name. Throws Error(kFormat) naming key, value and byte.
 Activation read_activation(const Json& json, std::string_view key, std::string_view fallback);

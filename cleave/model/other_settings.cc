@@ -92,7 +92,7 @@ void refuse_other_settings(const Json& json, const std::vector<std::string_view>
                    harmless.empty() ? "none" : harmless));
   }
   for (const char* key : {"quantization_config", "compression_config"}) {
-    if (!json.has(key)) continue;
+    if (!json.has(key) || is_off(json.at(key))) continue;
     json.at(key).fail(
         "quantised weights of other programs are not supported; give the model in fp32, bf16 or "
         "fp16, or a GGUF file of the types F32, F16, BF16, Q8_0, Q4_0, Q4_K and Q6_K");

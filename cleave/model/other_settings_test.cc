@@ -89,6 +89,7 @@ TEST(OtherSettings, ValueWithoutEffect_IsAccepted) {
            {"llama-tiny", "num_local_experts", "1"},
            {"llama-tiny", "use_qk_norm", "false"},
            {"llama-tiny", "quantization_config", "null"},
+           {"llama-tiny", "quantization_config", "{}"},
            {"qwen3-0.6b", "use_qk_norm", "true"},
            {"qwen3-moe-tiny", "scoring_func", "\"softmax\""},
            {"qwen3-moe-tiny", "shared_expert_intermediate_size", "0"},

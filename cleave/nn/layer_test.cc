@@ -352,5 +352,14 @@ TEST(Layers, InvalidSizesAndNames_AreRefused) {
   EXPECT_EQ(activation_from_name("gelu_new"), Activation::kGeluTanh);
 }
 
+// Source: ACT2CLS of transformers 5.19. Its gelu_fast rounds sqrt(2 / pi) to 10 digits.
+TEST(Layers, OtherNamesOfActivations_AreTheSameFunctions) {
+  EXPECT_EQ(activation_from_name("swish"), Activation::kSilu);
+  EXPECT_EQ(activation_from_name("gelu_python"), Activation::kGelu);
+  for (const char* name : {"gelu_fast", "gelu_accurate", "gelu_python_tanh", "gelu_pytorch_tanh"}) {
+    EXPECT_EQ(activation_from_name(name), Activation::kGeluTanh) << name;
+  }
+}
+
 }  // namespace
 }  // namespace cleave::layer_test

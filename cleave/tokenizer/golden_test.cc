@@ -356,12 +356,13 @@ TEST_F(SmallOlderFiles, OtherClasses_AreRefusedByName) {
                           "BertTokenizer or one that does the same; write tokenizer.json"));
   }
   write_vocab_and_merges();
-  for (const char* name : {"RobertaTokenizer", "BertTokenizer", "DebertaTokenizerFast"}) {
+  for (const char* name : {"BartTokenizer", "BertTokenizer", "DebertaTokenizerFast"}) {
     const std::string message = problem(name);
     EXPECT_THAT(message, HasSubstr(str("tokenizer_config.json: \"tokenizer_class\" is \"", name)));
     EXPECT_THAT(message, HasSubstr("whose vocab.json and merges.txt Cleave reads without "
-                                   "tokenizer.json, expected GPT2Tokenizer, CodeGenTokenizer or "
-                                   "Qwen2Tokenizer; write tokenizer.json with transformers: "
+                                   "tokenizer.json, expected GPT2Tokenizer, CodeGenTokenizer, "
+                                   "Qwen2Tokenizer or RobertaTokenizer; write tokenizer.json "
+                                   "with transformers: "
                                    "AutoTokenizer.from_pretrained('" +
                                    folder_.path().string() + "')"));
   }

@@ -14,6 +14,7 @@
 #include "cleave/text/utf8.h"
 #include "cleave/tokenizer/pipeline.h"
 #include "cleave/tokenizer/sentence_piece_plugin.h"
+#include "cleave/tokenizer/special_names.h"
 #include "cleave/tokenizer/steps.h"
 #include "cleave/tokenizer/tokenizer.h"
 
@@ -31,20 +32,26 @@ constexpr int64_t kNumLlama3Special = 256;
 
 /// A tokenizer class of transformers whose files are vocab.json and merges.txt.
 struct BpeClass {
-  std::string_view name;        ///< without "Fast"
-  std::string_view pattern{};   ///< empty: GPT-2's
-  bool normalizes = false;      ///< to NFC
-  std::string_view end_role{};  ///< with eos_token, the token <|endoftext|> by default
+  std::string_view name;       ///< without "Fast"
+  std::string_view pattern{};  ///< empty: GPT-2's
+  bool normalizes = false;     ///< to NFC
+  bool is_roberta = false;     ///< its template, and no add_bos_token or add_eos_token
 };
 // Source: transformers 5.19, the modules of the models.
 constexpr BpeClass kBpeClasses[] = {
-    {.name = "GPT2Tokenizer", .end_role = "bos_token"},
-    {.name = "CodeGenTokenizer", .end_role = "bos_token"},
+    {.name = "GPT2Tokenizer"},
+    {.name = "CodeGenTokenizer"},
+    {.name = "RobertaTokenizer", .is_roberta = true},
     {.name = "Qwen2Tokenizer",
      .pattern =
          R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     .normalizes = true,
-     .end_role = "pad_token"},
+     .normalizes = true},
+};
+
+/// The class of a folder whose tokenizer files name none, by the model_type of its config.json.
+constexpr std::pair<std::string_view, std::string_view> kClassOfModel[] = {
+    {"gpt2", "GPT2Tokenizer"},   {"roberta", "RobertaTokenizer"}, {"qwen2", "Qwen2Tokenizer"},
+    {"qwen3", "Qwen2Tokenizer"}, {"qwen3_moe", "Qwen2Tokenizer"},
 };
 
 /// Those whose file is vocab.txt, without "Fast": they do the same.
@@ -142,35 +149,58 @@ SpecialIds ids_of(const PipelineParts& parts, const SpecialNames& names) {
                 folder.string(), "').save_pretrained('", folder.string(), "')"));
 }
 
-/// The class of vocab.json and merges.txt: GPT-2's if tokenizer_config.json names none.
+/// The class that the config.json of a folder stands for; "" if there is none.
+std::string class_of_model(const fs::path& folder) {
+  const fs::path config = folder / "config.json";
+  std::error_code ignored;  // a file that cannot be accessed counts as missing
+  if (!fs::is_regular_file(config, ignored)) return "";
+  const std::string type = Json::parse_file(config.string()).string_or("model_type", "");
+  for (const auto& [model, name] : kClassOfModel) {
+    if (model == type) return std::string(name);
+  }
+  return "";
+}
+
+/// The class of vocab.json and merges.txt: GPT-2's if no file names one.
 BpeClass bpe_class(const fs::path& folder, const SpecialNames& names) {
-  const std::string wanted = names.class_name();
+  const std::string named = names.class_name();
+  const std::string wanted = named.empty() ? class_of_model(folder) : named;
   if (wanted.empty()) return {.name = ""};
   for (const BpeClass& one : kBpeClasses) {
     if (one.name == wanted) return one;
   }
   refuse_class(folder, names, "vocab.json and merges.txt",
-               "GPT2Tokenizer, CodeGenTokenizer or Qwen2Tokenizer");
+               "GPT2Tokenizer, CodeGenTokenizer, Qwen2Tokenizer or RobertaTokenizer");
 }
 
-/// Puts the begin token before every text.
-void add_begin(PipelineParts& parts) {
-  const TemplateStep begin{TemplateStep::What::kToken, parts.special.bos.value(), 0};
-  auto& steps = parts.sequence_template;
-  steps.single.insert(steps.single.begin(), begin);
-  steps.pair = {begin,
-                {TemplateStep::What::kFirst, 0, 0},
-                {TemplateStep::What::kToken, begin.id, 1},
-                {TemplateStep::What::kSecond, 0, 1}};
+/// Puts a begin token before every text, and an end token after it.
+void surround(std::optional<int64_t> begin, std::optional<int64_t> end, PipelineParts& parts) {
+  using What = TemplateStep::What;
+  const auto one = [&](What what, int64_t type_id) {
+    std::vector<TemplateStep> steps;
+    if (begin) steps.push_back({What::kToken, *begin, type_id});
+    steps.push_back({what, 0, type_id});
+    if (end) steps.push_back({What::kToken, *end, type_id});
+    return steps;
+  };
+  parts.sequence_template = {.single = one(What::kFirst, 0), .pair = one(What::kFirst, 0)};
+  const std::vector<TemplateStep> second = one(What::kSecond, 1);
+  auto& pair = parts.sequence_template.pair;
+  pair.insert(pair.end(), second.begin(), second.end());
 }
 
-/// The special tokens of the files and, by default, of the class.
-SpecialNames with_end_token(SpecialNames names, const BpeClass& kind) {
-  if (kind.name.empty()) return names;
-  for (const std::string_view role : {std::string_view("eos_token"), kind.end_role}) {
-    if (!names.is_null(std::string(role))) names.by_role.emplace(role, "<|endoftext|>");
+/// The special tokens that the class adds to a text.
+void add_template(PipelineParts& parts, const BpeClass& kind, const SpecialNames& names) {
+  const SpecialIds& ids = parts.special;
+  if (kind.is_roberta) {
+    if (!ids.cls || !ids.sep) return;
+    parts.sequence_template = make_roberta_template(*ids.cls, *ids.sep);
+    return;
   }
-  return names;
+  const auto wanted = [&names](std::string_view key, std::optional<int64_t> id) {
+    return names.config && names.config->bool_or(key, false) ? id : std::nullopt;
+  };
+  surround(wanted("add_bos_token", ids.bos), wanted("add_eos_token", ids.eos), parts);
 }
 
 /// The steps of the class before the model.
@@ -188,10 +218,10 @@ void add_word_steps(PipelineParts& parts, const BpeClass& kind, const SpecialNam
   parts.pre_tokenizer = make_byte_pre_tokenizer(kind.pattern);
 }
 
-/// vocab.json and merges.txt: byte-level BPE of GPT-2 or Qwen2. Errors name file and line.
+/// vocab.json and merges.txt: byte-level BPE of GPT-2, Qwen2 or RoBERTa. Errors name file and line.
 PipelineParts read_vocab_and_merges(const fs::path& folder, const SpecialNames& given) {
   const BpeClass kind = bpe_class(folder, given);
-  const SpecialNames names = with_end_token(given, kind);
+  SpecialNames names = given;
   const Json vocab_json = Json::parse_file((folder / "vocab.json").string());
   BpeOptions options;
   Vocab vocab = Vocab::from_json(vocab_json);
@@ -213,21 +243,38 @@ PipelineParts read_vocab_and_merges(const fs::path& folder, const SpecialNames& 
   PipelineParts parts;
   parts.kind = "byte-level BPE";
   parts.model = std::move(bpe);
-  parts.added = names.added_tokens(folder, parts.model->vocab());
+  names.add_defaults(kind.name);
+  parts.added = names.added_tokens(parts.model->vocab());
   if (!kind.name.empty()) names.add_missing(parts.model->vocab(), parts.added);
   add_word_steps(parts, kind, names);
   parts.decoder = make_byte_decoder();
   parts.special = ids_of(parts, names);
-  const bool has_begin = names.config && names.config->bool_or("add_bos_token", false);
-  if (has_begin && parts.special.bos) add_begin(parts);
+  add_template(parts, kind, names);
   return parts;
+}
+
+/// BERT's normalizer by the flags of tokenizer_config.json. Accents go by default with upper case.
+BertNormalizerOptions bert_options(const SpecialNames& names,
+                                   const BertNormalizerOptions& defaults) {
+  if (!names.config) return defaults;
+  BertNormalizerOptions options = defaults;
+  options.chinese_chars = names.config->bool_or("tokenize_chinese_chars", defaults.chinese_chars);
+  options.lowercase = names.config->bool_or("do_lower_case", defaults.lowercase);
+  const bool has_lowercase = names.config->has("do_lower_case");
+  options.strip_accents = names.config->bool_or(
+      "strip_accents", has_lowercase ? options.lowercase : defaults.strip_accents);
+  return options;
+}
+
+bool is_bert_class(std::string_view name) {
+  const auto* const end = std::end(kBertClasses);
+  return std::find(std::begin(kBertClasses), end, name) != end;
 }
 
 /// vocab.txt, one token per line: BERT's WordPiece.
 PipelineParts read_vocab_txt(const fs::path& folder, const SpecialNames& names) {
   const std::string wanted = names.class_name();
-  const auto* const end = std::end(kBertClasses);
-  if (!wanted.empty() && std::find(std::begin(kBertClasses), end, wanted) == end) {
+  if (!wanted.empty() && !is_bert_class(wanted)) {
     refuse_class(folder, names, "vocab.txt", "BertTokenizer or one that does the same");
   }
   const fs::path file = folder / "vocab.txt";
@@ -235,29 +282,18 @@ PipelineParts read_vocab_txt(const fs::path& folder, const SpecialNames& names) 
   for_each_line(read_file(file, kMaxFileBytes),
                 [&](size_t, std::string_view line) { tokens.emplace_back(line); });
   SpecialNames with_defaults = names;
-  const std::array<std::pair<const char*, const char*>, 5> usual{{{"unk_token", "[UNK]"},
-                                                                  {"cls_token", "[CLS]"},
-                                                                  {"sep_token", "[SEP]"},
-                                                                  {"pad_token", "[PAD]"},
-                                                                  {"mask_token", "[MASK]"}}};
-  for (const auto& [role, name] : usual) with_defaults.by_role.emplace(role, name);
+  with_defaults.add_defaults("BertTokenizer");
   Vocab vocab = Vocab::from_list(std::move(tokens));
   const std::string& unk = with_defaults.by_role["unk_token"];
   const std::optional<int64_t> unk_id = vocab.find(unk);
   CLEAVE_CHECK(unk_id, Code::kFormat, file.string(), " has no line \"", unk,
                "\", the token for unknown words");
-  const auto flag = [&names](std::string_view key, bool fallback) {
-    return names.config ? names.config->bool_or(key, fallback) : fallback;
-  };
-  const bool lowercase = flag("do_lower_case", true);
   PipelineParts parts;
   parts.kind = "WordPiece";
   parts.model = std::make_unique<WordPiece>(std::move(vocab), WordPieceOptions{.unk = *unk_id});
-  parts.added = with_defaults.added_tokens(folder, parts.model->vocab());
-  parts.normalizer = make_bert_normalizer({.clean_text = true,
-                                           .chinese_chars = flag("tokenize_chinese_chars", true),
-                                           .strip_accents = flag("strip_accents", lowercase),
-                                           .lowercase = lowercase});
+  parts.added = with_defaults.added_tokens(parts.model->vocab());
+  with_defaults.add_missing(parts.model->vocab(), parts.added);
+  parts.normalizer = make_bert_normalizer(bert_options(names, {}));
   parts.pre_tokenizer = make_bert_pre_tokenizer();
   parts.decoder = make_word_piece_decoder("##", true);
   parts.special = ids_of(parts, with_defaults);
@@ -286,7 +322,7 @@ PipelineParts read_ranks(const fs::path& folder, const SpecialNames& names) {
   PipelineParts parts;
   parts.kind = "byte-level BPE";
   parts.model = std::move(bpe);
-  parts.added = names.added_tokens(folder, parts.model->vocab());
+  parts.added = names.added_tokens(parts.model->vocab());
   const bool listed = std::any_of(parts.added.begin(), parts.added.end(),
                                   [&](const auto& token) { return token.id >= num_ranks; });
   int64_t id = num_ranks;
@@ -296,7 +332,7 @@ PipelineParts read_ranks(const fs::path& folder, const SpecialNames& names) {
   parts.pre_tokenizer = make_byte_pre_tokenizer(kLlama3Pattern);
   parts.decoder = make_byte_decoder();
   parts.special = ids_of(parts, names);
-  if (parts.special.bos) add_begin(parts);
+  surround(parts.special.bos, std::nullopt, parts);
   return parts;
 }
 
@@ -360,6 +396,8 @@ uint64_t fingerprint_of(const std::string& folder) {
   for (const std::string& name : tokenizer_files(folder)) {
     add_file(hasher, name, read_file(fs::path(folder) / name, kMaxFileBytes));
   }
+  const bool is_older = !has_file(folder, "tokenizer.json") && has_file(folder, "vocab.json");
+  if (is_older) add_file(hasher, "class", class_of_model(folder));
   return hasher.digest();
 }
 
@@ -376,11 +414,41 @@ bool is_byte_tokenizer(const std::string& folder) {
          });
 }
 
-PipelineParts read_tokenizer_json(const Json& json, const SpecialNames& names) {
-  PipelineParts parts = read_pipeline(json);
+/// Sets the normalizer of a tokenizer.json by tokenizer_config.json, as transformers does for
+/// BERT's classes: their defaults count too. Without a class, only the flags that are given count.
+void set_bert_normalizer(const Json& json, const SpecialNames& names, PipelineParts& parts) {
+  const std::string named = names.class_name();
+  if (!names.config || (!named.empty() && !is_bert_class(named))) return;
+  if (!json.has("normalizer")) return;
+  const Json normalizer = json.at("normalizer");
+  if (normalizer.string_or("type", "") != "BertNormalizer") return;
+  const BertNormalizerOptions own = read_bert_options(normalizer);
+  BertNormalizerOptions defaults = own;
+  if (!named.empty()) defaults = {.clean_text = own.clean_text};
+  parts.normalizer = make_bert_normalizer(bert_options(names, defaults));
+}
+
+/// Refuses a space before texts that one file wants and the other does not: transformers puts it by
+/// tokenizer_config.json for these classes, and other programs by tokenizer.json.
+void require_same_prefix(const Json& json, const SpecialNames& names) {
+  constexpr const char* kKey = "add_prefix_space";
+  const std::string named = names.class_name();
+  const bool is_byte_level = std::any_of(std::begin(kBpeClasses), std::end(kBpeClasses),
+                                         [&](const BpeClass& one) { return one.name == named; });
+  if (!is_byte_level || !names.config->has(kKey) || !json.has("pre_tokenizer")) return;
+  const Json step = json.at("pre_tokenizer");
+  if (step.string_or("type", "") != "ByteLevel") return;
+  const bool wanted = names.config->at(kKey).as_bool();
+  if (step.bool_or(kKey, true) == wanted) return;
+  names.config->at(kKey).fail(str("the ByteLevel step of tokenizer.json has ",
+                                  wanted ? "false" : "true",
+                                  "; set both to the value that the model was trained with"));
+}
+
+/// The special ids of a tokenizer.json, whose model may have an unknown token of its own.
+void add_ids(PipelineParts& parts, const SpecialNames& names) {
   parts.special = ids_of(parts, names);
   if (!parts.special.unk) parts.special.unk = parts.model->unk_id();
-  return parts;
 }
 
 }  // namespace
@@ -407,7 +475,12 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& folder) {
   PipelineParts parts;
   if (has_file(folder, "tokenizer.json")) {
     const fs::path path = fs::path(folder) / "tokenizer.json";
-    parts = read_tokenizer_json(Json::parse_file(path.string()), names);
+    const Json json = Json::parse_file(path.string());
+    require_same_prefix(json, names);
+    parts = read_pipeline(json);
+    set_bert_normalizer(json, names, parts);
+    names.complete(parts.model->vocab(), parts.added);
+    add_ids(parts, names);
   } else if (has_file(folder, "tokenizer.model")) {
     const fs::path path = fs::path(folder) / "tokenizer.model";
     const std::string bytes = read_file(path, kMaxFileBytes);
@@ -420,6 +493,7 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& folder) {
   } else {
     parts = read_vocab_txt(folder, names);
   }
+  parts.splits_special = names.splits_special();
   parts.fingerprint = fingerprint_of(folder);
   if (is_byte_tokenizer(folder)) {
     // The name and the token cache are those of the built-in byte tokenizer.
@@ -439,7 +513,8 @@ std::shared_ptr<const Tokenizer> load_tokenizer(std::span<const NamedFile> files
     return Json::parse(file->text, str(source, ": ", name));
   };
   const SpecialNames names = SpecialNames::from_config(parsed("tokenizer_config.json"));
-  PipelineParts parts = read_tokenizer_json(parsed("tokenizer.json"), names);
+  PipelineParts parts = read_pipeline(parsed("tokenizer.json"));
+  add_ids(parts, names);
   Hasher hasher;
   for (const NamedFile& file : files) add_file(hasher, file.name, file.text);
   parts.fingerprint = hasher.digest();

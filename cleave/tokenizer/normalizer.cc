@@ -153,15 +153,15 @@ std::unique_ptr<Normalizer> read_chain(const Json& json) {
   return std::make_unique<NormalizerChain>(std::move(steps));
 }
 
-std::unique_ptr<Normalizer> read_bert(const Json& json) {
-  const bool lowercase = json.bool_or("lowercase", true);
-  return make_bert_normalizer({.clean_text = json.bool_or("clean_text", true),
-                               .chinese_chars = json.bool_or("handle_chinese_chars", true),
-                               .strip_accents = json.bool_or("strip_accents", lowercase),
-                               .lowercase = lowercase});
-}
-
 }  // namespace
+
+BertNormalizerOptions read_bert_options(const Json& json) {
+  const bool lowercase = json.bool_or("lowercase", true);
+  return {.clean_text = json.bool_or("clean_text", true),
+          .chinese_chars = json.bool_or("handle_chinese_chars", true),
+          .strip_accents = json.bool_or("strip_accents", lowercase),
+          .lowercase = lowercase};
+}
 
 std::unique_ptr<Normalizer> make_bert_normalizer(const BertNormalizerOptions& options) {
   return std::make_unique<BertNormalizer>(options);
@@ -186,7 +186,7 @@ std::unique_ptr<Normalizer> read_normalizer(const Json& json) {
     return std::make_unique<Strip>(Strip::Ends{.left = json.bool_or("strip_left", true),
                                                .right = json.bool_or("strip_right", true)});
   }
-  if (name == "BertNormalizer") return read_bert(json);
+  if (name == "BertNormalizer") return make_bert_normalizer(read_bert_options(json));
   if (name == "Precompiled") return read_precompiled(json);
   type.fail(
       "expected Sequence, Prepend, Replace, NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, "

@@ -19,6 +19,7 @@ class Pipeline final : public Tokenizer {
     kind_ = parts_.kind;
     special_ = parts_.special;
     template_ = parts_.sequence_template;
+    splits_special_ = parts_.splits_special;
     fingerprint_ = parts_.fingerprint;
   }
 
@@ -39,6 +40,8 @@ class Pipeline final : public Tokenizer {
     const AddedToken* added = added_.find(id);
     return added != nullptr && added->special;
   }
+
+  [[nodiscard]] bool is_added(int64_t id) const override { return added_.find(id) != nullptr; }
 
  protected:
   [[nodiscard]] std::vector<int64_t> encode_text(std::string_view text,
@@ -187,16 +190,6 @@ int64_t read_pair_id(const Json& json, int64_t vocab_size) {
   return json.at(size_t{1}).as_int(0, vocab_size - 1);
 }
 
-SequenceTemplate make_roberta_template(int64_t cls, int64_t sep) {
-  return {.single = {{What::kToken, cls, 0}, {What::kFirst, 0, 0}, {What::kToken, sep, 0}},
-          .pair = {{What::kToken, cls, 0},
-                   {What::kFirst, 0, 0},
-                   {What::kToken, sep, 0},
-                   {What::kToken, sep, 0},
-                   {What::kSecond, 0, 0},
-                   {What::kToken, sep, 0}}};
-}
-
 /// The template of a post-processor; nullopt if it adds no tokens. At most one of a Sequence may.
 std::optional<SequenceTemplate> read_template(const Json& json, int64_t vocab_size) {
   const Json type = json.at("type");
@@ -273,6 +266,18 @@ SequenceTemplate make_bert_template(int64_t cls, int64_t sep) {
                    {What::kToken, sep, 0},
                    {What::kSecond, 0, 1},
                    {What::kToken, sep, 1}}};
+}
+
+SequenceTemplate make_roberta_template(int64_t cls, int64_t sep) {
+  return {.single = {{TemplateStep::What::kToken, cls, 0},
+                     {TemplateStep::What::kFirst, 0, 0},
+                     {TemplateStep::What::kToken, sep, 0}},
+          .pair = {{TemplateStep::What::kToken, cls, 0},
+                   {TemplateStep::What::kFirst, 0, 0},
+                   {TemplateStep::What::kToken, sep, 0},
+                   {TemplateStep::What::kToken, sep, 0},
+                   {TemplateStep::What::kSecond, 0, 0},
+                   {TemplateStep::What::kToken, sep, 0}}};
 }
 
 }  // namespace cleave::inline tokenizer

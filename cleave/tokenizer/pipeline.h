@@ -22,6 +22,7 @@ struct PipelineParts {
   std::vector<AddedToken> added;
   SequenceTemplate sequence_template;
   SpecialIds special;
+  bool splits_special = false;  ///< text never becomes a special token
   uint64_t fingerprint = 0;
 };
 
@@ -33,5 +34,7 @@ PipelineParts read_pipeline(const Json& json);
 
 /// BERT's template: cls A sep; cls A sep B sep, where the second text and its sep have type 1.
 SequenceTemplate make_bert_template(int64_t cls, int64_t sep);
+/// RoBERTa's template: cls A sep; cls A sep sep B sep, of type 0.
+SequenceTemplate make_roberta_template(int64_t cls, int64_t sep);
 
 }  // namespace cleave::inline tokenizer

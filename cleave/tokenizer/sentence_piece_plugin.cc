@@ -30,8 +30,9 @@ class SentencePiece final : public Tokenizer {
     load(std::string(bytes).append(kWithoutPrefix), path, continued_);
     kind_ = "SentencePiece";
     fingerprint_ = fingerprint;
+    splits_special_ = names.splits_special();
     read_spaces(names);
-    read_tokens(path.parent_path(), names);
+    read_tokens(names);
     make_template(names);
   }
 
@@ -54,6 +55,8 @@ class SentencePiece final : public Tokenizer {
     const AddedToken* added = added_.find(id);
     return added != nullptr && added->special;
   }
+
+  [[nodiscard]] bool is_added(int64_t id) const override { return added_.find(id) != nullptr; }
 
  protected:
   [[nodiscard]] std::vector<int64_t> encode_text(std::string_view text,
@@ -105,7 +108,7 @@ class SentencePiece final : public Tokenizer {
     trims_ = continued_.EncodeAsPieces(" a") == continued_.EncodeAsPieces("a");
   }
 
-  void read_tokens(const std::filesystem::path& folder, SpecialNames names) {
+  void read_tokens(SpecialNames names) {
     const std::array<std::pair<const char*, int>, 4> of_model{{{"bos_token", whole_.bos_id()},
                                                                {"eos_token", whole_.eos_id()},
                                                                {"pad_token", whole_.pad_id()},
@@ -117,7 +120,7 @@ class SentencePiece final : public Tokenizer {
     pieces.reserve(static_cast<size_t>(whole_.GetPieceSize()));
     for (int id = 0; id < whole_.GetPieceSize(); ++id) pieces.push_back(whole_.IdToPiece(id));
     const Vocab vocab = Vocab::from_list(std::move(pieces));
-    std::vector<AddedToken> added = names.added_tokens(folder, vocab);
+    std::vector<AddedToken> added = names.added_tokens(vocab);
     names.add_missing(vocab, added);
     for (int id = 0; id < whole_.GetPieceSize(); ++id) {
       if (!whole_.IsControl(id) && !whole_.IsUnknown(id)) continue;

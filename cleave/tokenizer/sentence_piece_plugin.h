@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "cleave/tokenizer/special_names.h"
 #include "cleave/tokenizer/tokenizer.h"
-#include "cleave/tokenizer/vocab.h"
 
 /// Exported by libcleave_sentencepiece and found by dlsym: sets `out` to the tokenizer of a
 /// SentencePiece model in the file `path`, whose folder may have added_tokens.json. Text that

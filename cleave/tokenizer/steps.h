@@ -37,6 +37,8 @@ struct BertNormalizerOptions {
   bool strip_accents = true;
   bool lowercase = true;
 };
+/// Reads the members of a BertNormalizer.
+BertNormalizerOptions read_bert_options(const Json& json);
 /// BERT's normalizer.
 std::unique_ptr<Normalizer> make_bert_normalizer(const BertNormalizerOptions& options);
 

@@ -110,7 +110,7 @@ size_t common_prefix(const std::string& a, const std::string& b) {
 }  // namespace
 
 std::vector<int64_t> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
-  std::vector<int64_t> ids = encode_text(text, options.parse_special);
+  std::vector<int64_t> ids = encode_text(text, options.parse_special && !splits_special_);
   if (!options.add_special || template_.single.size() == 1) return ids;
   std::vector<int64_t> out;
   out.reserve(ids.size() + template_.single.size());

@@ -57,6 +57,8 @@ class Tokenizer {
   [[nodiscard]] virtual std::optional<int64_t> id_of(std::string_view token) const = 0;
   /// Whether decode() with skip_special skips the token.
   [[nodiscard]] virtual bool is_special(int64_t id) const = 0;
+  /// Whether encode() searches the token in the text before the rest is tokenized.
+  [[nodiscard]] virtual bool is_added(int64_t id) const { return is_special(id); }
 
   /// "bytes", "byte-level BPE", "SentencePiece BPE", "BPE", "SentencePiece",
   /// "Unigram" or "WordPiece".
@@ -78,15 +80,17 @@ class Tokenizer {
   std::string kind_;
   SpecialIds special_;
   SequenceTemplate template_;
+  bool splits_special_ = false;  // encode() ignores parse_special
   uint64_t fingerprint_ = 0;
 };
 
 /// Loads the tokenizer of a model folder from tokenizer.json, tokenizer.model (SentencePiece or
 /// tiktoken ranks), vocab.json and merges.txt, or vocab.txt, in this order of preference; special
-/// tokens also from tokenizer_config.json and special_tokens_map.json. vocab.json and merges.txt
-/// are those of GPT-2 or, by the tokenizer_class of tokenizer_config.json, of Qwen2; vocab.txt is
-/// BERT's. Throws Error(kIo) if the folder has none of them, Error(kFormat) naming file, key and
-/// byte if one is invalid, and for another tokenizer_class without tokenizer.json.
+/// and added tokens also from tokenizer_config.json, special_tokens_map.json and added_tokens.json.
+/// vocab.json and merges.txt are those of GPT-2, Qwen2 or RoBERTa, by the tokenizer_class of
+/// tokenizer_config.json or the model_type of config.json; vocab.txt is BERT's. Throws Error(kIo)
+/// if the folder has none of them, Error(kFormat) naming file, key and byte if one is invalid, and
+/// for another tokenizer_class without tokenizer.json.
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& folder);
 
 /// Whether `folder` has files that load_tokenizer() reads.

@@ -1,8 +1,6 @@
 #include "cleave/tokenizer/vocab.h"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <set>
 #include <utility>
 
@@ -12,8 +10,6 @@
 
 namespace cleave::inline tokenizer {
 namespace {
-
-constexpr size_t kMaxContentBytes = 1024;  // bounds the search at every position of a text
 
 /// Byte offset of the last character before `end`; `end` if there is none.
 size_t previous_character(std::string_view text, size_t end) {
@@ -65,81 +61,6 @@ std::optional<Place> place_of(const AddedToken& token, std::string_view text, co
   if (token.single_word && !alone) return std::nullopt;
   return Place{.begin = token.lstrip ? space_before(text, found.begin) : found.begin,
                .end = token.rstrip ? space_after(text, found.end) : found.end};
-}
-
-namespace fs = std::filesystem;
-
-/// In the order in which transformers gives new ids.
-constexpr std::array<const char*, 7> kRoles{"bos_token", "eos_token", "unk_token", "sep_token",
-                                            "pad_token", "cls_token", "mask_token"};
-
-/// "<s>" or {"content": "<s>", ...}.
-std::string content_of(const Json& json) {
-  return json.is(Json::Type::kObject) ? json.at("content").as_string() : json.as_string();
-}
-
-/// The defaults of a class; empty for classes without any. Source: transformers 5.19.
-const std::map<std::string_view, std::string_view>& defaults_of(std::string_view class_name) {
-  using Roles = std::map<std::string_view, std::string_view>;
-  static const Roles none;
-  static const Roles llama{{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"unk_token", "<unk>"}};
-  static const Roles gpt2{{"bos_token", "<|endoftext|>"},
-                          {"eos_token", "<|endoftext|>"},
-                          {"unk_token", "<|endoftext|>"}};
-  static const Roles qwen2{{"eos_token", "<|endoftext|>"},
-                           {"pad_token", "<|endoftext|>"},
-                           {"unk_token", "<|endoftext|>"}};
-  static const Roles gemma{{"bos_token", "<bos>"},
-                           {"eos_token", "<eos>"},
-                           {"unk_token", "<unk>"},
-                           {"pad_token", "<pad>"},
-                           {"mask_token", "<mask>"}};
-  static const Roles bert{{"unk_token", "[UNK]"},
-                          {"sep_token", "[SEP]"},
-                          {"pad_token", "[PAD]"},
-                          {"cls_token", "[CLS]"},
-                          {"mask_token", "[MASK]"}};
-  static const Roles roberta{
-      {"bos_token", "<s>"},   {"eos_token", "</s>"},  {"sep_token", "</s>"},   {"cls_token", "<s>"},
-      {"unk_token", "<unk>"}, {"pad_token", "<pad>"}, {"mask_token", "<mask>"}};
-  static const std::map<std::string_view, const Roles*> classes{
-      {"LlamaTokenizer", &llama},      {"CodeLlamaTokenizer", &llama},
-      {"GPT2Tokenizer", &gpt2},        {"CodeGenTokenizer", &gpt2},
-      {"GPTNeoXTokenizer", &gpt2},     {"Qwen2Tokenizer", &qwen2},
-      {"GemmaTokenizer", &gemma},      {"BertTokenizer", &bert},
-      {"DistilBertTokenizer", &bert},  {"ElectraTokenizer", &bert},
-      {"RobertaTokenizer", &roberta},  {"XLMRobertaTokenizer", &roberta},
-      {"CamembertTokenizer", &roberta}};
-  const auto found = classes.find(class_name);
-  return found == classes.end() ? none : *found->second;
-}
-
-/// Common names of special tokens, for folders that define none.
-std::vector<std::string> usual_names(const std::string& role) {
-  if (role == "bos_token") return {"<s>", "<|begin_of_text|>", "<bos>", "<|endoftext|>"};
-  if (role == "eos_token") return {"</s>", "<|end_of_text|>", "<eos>", "<|endoftext|>"};
-  if (role == "pad_token") return {"<pad>", "[PAD]"};
-  if (role == "cls_token") return {"[CLS]"};
-  if (role == "sep_token") return {"[SEP]"};
-  if (role == "mask_token") return {"[MASK]", "<mask>"};
-  return {"<unk>", "[UNK]"};
-}
-
-AddedToken read_decoder_entry(const Json& object, size_t index) {
-  const std::string& key = object.key(index);
-  const Json json = object.at(index);
-  int64_t id = -1;
-  const auto [stop, error] = std::from_chars(key.data(), key.data() + key.size(), id);
-  if (error != std::errc() || stop != key.data() + key.size() || id < 0 || id > kMaxTokenId) {
-    json.fail(str("expected a key that is an id in [0, ", kMaxTokenId, "]"));
-  }
-  return {.id = id,
-          .content = json.at("content").as_string(),
-          .special = json.bool_or("special", false),
-          .normalized = json.bool_or("normalized", false),
-          .single_word = json.bool_or("single_word", false),
-          .lstrip = json.bool_or("lstrip", false),
-          .rstrip = json.bool_or("rstrip", false)};
 }
 
 }  // namespace
@@ -310,134 +231,6 @@ std::optional<int64_t> AddedTokens::find(std::string_view content) const {
   const auto found = by_content_.find(std::string(content));
   if (found == by_content_.end()) return std::nullopt;
   return tokens_[found->second].id;
-}
-
-void SpecialNames::take(const Json& json) {
-  for (const char* role : kRoles) {
-    if (json.has(role)) by_role[role] = content_of(json.at(role));
-  }
-  for (size_t i = 0; i < json.size(); ++i) {
-    if (json.at(i).is(Json::Type::kNull)) null_roles.insert(json.key(i));
-  }
-  for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
-    if (!json.has(key)) continue;
-    const Json list = json.at(key);  // or an object of tokens by names of their own
-    const bool is_list = list.is(Json::Type::kArray) || list.is(Json::Type::kObject);
-    for (size_t i = 0; is_list && i < list.size(); ++i) {
-      const Json one = list.at(i);
-      const bool is_token =
-          one.is(Json::Type::kString) || (one.is(Json::Type::kObject) && one.has("content"));
-      if (is_token) additional.push_back(content_of(one));
-    }
-  }
-}
-
-bool SpecialNames::has_special(const std::string& content) const {
-  return std::any_of(by_role.begin(), by_role.end(),
-                     [&](const auto& role) { return role.second == content; }) ||
-         std::find(additional.begin(), additional.end(), content) != additional.end();
-}
-
-SpecialNames SpecialNames::read(const fs::path& folder) {
-  SpecialNames names;
-  const fs::path map = folder / "special_tokens_map.json";
-  if (fs::exists(map)) names.take(Json::parse_file(map.string()));
-  const fs::path config = folder / "tokenizer_config.json";
-  if (fs::exists(config)) {
-    names.config = Json::parse_file(config.string());
-    names.take(*names.config);
-  }
-  return names;
-}
-
-SpecialNames SpecialNames::from_config(const Json& tokenizer_config) {
-  SpecialNames names;
-  names.config = tokenizer_config;
-  names.take(tokenizer_config);
-  return names;
-}
-
-std::string SpecialNames::class_name() const {
-  std::string name = config ? config->string_or("tokenizer_class", "") : "";
-  constexpr std::string_view kFast = "Fast";
-  if (name.ends_with(kFast)) name.resize(name.size() - kFast.size());
-  return name;
-}
-
-SpecialIds SpecialNames::ids(const std::function<std::optional<int64_t>(const std::string&)>& find,
-                             const std::vector<AddedToken>& added) const {
-  const auto& defaults = defaults_of(class_name());
-  const auto id_of = [&](const std::string& role) -> std::optional<int64_t> {
-    if (const auto name = by_role.find(role); name != by_role.end()) return find(name->second);
-    if (is_null(role)) return std::nullopt;
-    if (const auto name = defaults.find(role); name != defaults.end()) {
-      if (const auto id = find(std::string(name->second))) return id;
-    }
-    if (!by_role.empty()) return std::nullopt;
-    for (const std::string& usual : usual_names(role)) {
-      const auto token = std::find_if(added.begin(), added.end(), [&](const AddedToken& candidate) {
-        return candidate.special && candidate.content == usual;
-      });
-      if (token != added.end()) return token->id;
-    }
-    return std::nullopt;
-  };
-  return {.bos = id_of("bos_token"),
-          .eos = id_of("eos_token"),
-          .pad = id_of("pad_token"),
-          .unk = id_of("unk_token"),
-          .cls = id_of("cls_token"),
-          .sep = id_of("sep_token"),
-          .mask = id_of("mask_token")};
-}
-
-std::vector<AddedToken> SpecialNames::added_tokens(const fs::path& folder,
-                                                   const Vocab& vocab) const {
-  std::vector<AddedToken> tokens;
-  std::set<int64_t> ids;
-  std::set<std::string> contents;
-  const auto add = [&](AddedToken token) {
-    token.id = vocab.find(token.content).value_or(token.id);
-    const std::optional<std::string_view> known = vocab.token(token.id);
-    if (known && *known != token.content) return;
-    if (ids.contains(token.id) || contents.contains(token.content)) return;
-    ids.insert(token.id);
-    contents.insert(token.content);
-    token.special = token.special || has_special(token.content);
-    tokens.push_back(std::move(token));
-  };
-  if (config && config->has("added_tokens_decoder")) {
-    const Json entries = config->at("added_tokens_decoder");
-    for (size_t i = 0; i < entries.size(); ++i) add(read_decoder_entry(entries, i));
-  }
-  const fs::path file = folder / "added_tokens.json";
-  if (fs::exists(file)) {
-    const Json entries = Json::parse_file(file.string());
-    for (size_t i = 0; i < entries.size(); ++i) {
-      add({.id = entries.at(i).as_int(0, kMaxTokenId), .content = entries.key(i)});
-    }
-  }
-  const auto add_known = [&](const std::string& content) {
-    const std::optional<int64_t> id = vocab.find(content);
-    if (id) add({.id = *id, .content = content, .special = true});
-  };
-  for (const auto& [role, content] : by_role) add_known(content);
-  for (const std::string& content : additional) add_known(content);
-  return tokens;
-}
-
-void SpecialNames::add_missing(const Vocab& vocab, std::vector<AddedToken>& added) const {
-  const auto add = [&](const std::string& content) {
-    const bool is_added = std::any_of(added.begin(), added.end(), [&](const AddedToken& token) {
-      return token.content == content;
-    });
-    if (content.empty() || is_added || vocab.find(content)) return;
-    added.push_back({.id = vocab_size_of(vocab, added), .content = content, .special = true});
-  };
-  for (const char* role : kRoles) {
-    if (const auto name = by_role.find(role); name != by_role.end()) add(name->second);
-  }
-  for (const std::string& content : additional) add(content);
 }
 
 int64_t vocab_size_of(const Vocab& vocab, const std::vector<AddedToken>& added) {

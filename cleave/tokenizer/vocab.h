@@ -2,11 +2,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
-#include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -148,6 +145,9 @@ class Vocab {
   std::vector<uint32_t> slots_;        // hash table of index into tokens_ + 1; 0: empty
 };
 
+/// Longest content of an added token: bounds the search at every position of a text.
+inline constexpr size_t kMaxContentBytes = 1024;
+
 /// A token that is searched in the text before the model tokenizes the rest.
 struct AddedToken {
   int64_t id = 0;
@@ -191,46 +191,6 @@ class AddedTokens {
   std::unordered_map<int64_t, size_t> by_id_;
   std::unordered_map<std::string, size_t> by_content_;
   TokenTrie original_, normalized_;  // values are indices into tokens_
-};
-
-/// The special tokens of a folder, from tokenizer_config.json and special_tokens_map.json.
-struct SpecialNames {
-  std::map<std::string, std::string> by_role;  ///< "bos_token" -> "<s>"
-  std::vector<std::string> additional{};       ///< special tokens without a role
-  std::set<std::string> null_roles{};          ///< those that the files set to null
-  std::optional<Json> config{};                ///< tokenizer_config.json
-
-  /// Reads both files, if they exist. Throws Error(kFormat) for members of a wrong type.
-  static SpecialNames read(const std::filesystem::path& folder);
-  /// The special tokens of a tokenizer_config.json. Throws as read() does.
-  static SpecialNames from_config(const Json& tokenizer_config);
-
-  /// Whether the files say that no token has this role.
-  [[nodiscard]] bool is_null(const std::string& role) const {
-    return null_roles.contains(role) && !by_role.contains(role);
-  }
-
-  /// The tokenizer_class of tokenizer_config.json without "Fast"; "" if it names none.
-  [[nodiscard]] std::string class_name() const;
-
-  /// Ids of the roles; `find` maps a token to its id. A role that the files do not mention has the
-  /// token that the class has by default. If the files name no special token, the usual names are
-  /// searched among `added`.
-  [[nodiscard]] SpecialIds ids(
-      const std::function<std::optional<int64_t>(const std::string&)>& find,
-      const std::vector<AddedToken>& added) const;
-
-  /// The added tokens of a folder without tokenizer.json: added_tokens_decoder of
-  /// tokenizer_config.json, added_tokens.json, and the special tokens that `vocab` contains.
-  [[nodiscard]] std::vector<AddedToken> added_tokens(const std::filesystem::path& folder,
-                                                     const Vocab& vocab) const;
-  /// Gives special tokens that are neither in `vocab` nor in `added` the next ids, as transformers
-  /// does.
-  void add_missing(const Vocab& vocab, std::vector<AddedToken>& added) const;
-
- private:
-  void take(const Json& json);
-  [[nodiscard]] bool has_special(const std::string& content) const;
 };
 
 /// Largest id + 1 of a model's vocabulary and the added tokens.

@@ -210,6 +210,11 @@ TEST(DecoderConfig, OldAndNewFormOfRotaryScaling_AreRead) {
   EXPECT_NEAR(rotary(scaled + R"(, "mscale": 2, "mscale_all_dim": 0.5})").magnitude,
               (0.2 * std::log(4) + 1) / (0.05 * std::log(4) + 1), 1e-15);
   EXPECT_EQ(rotary(scaled + R"(, "attention_factor": 1.5})").magnitude, 1.5);
+  const std::string original = scaled + R"(, "original_max_position_embeddings": )";
+  EXPECT_EQ(rotary(original + "512.0}").original_positions, 512);
+  EXPECT_THAT(test::thrown_by([&] { rotary(original + "512.5}"); }).what(),
+              testing::HasSubstr("\"rope_scaling.original_max_position_embeddings\" is 512.5; "
+                                 "expected an integer"));
 }
 
 TEST(DecoderConfig, LongRopeOfPhi3_IsReadUnderItsOlderNamesToo) {

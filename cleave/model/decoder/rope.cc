@@ -156,6 +156,15 @@ std::optional<Json> settings_at(const Json& json, std::string_view key) {
   return json.at(key);
 }
 
+/// original_max_position_embeddings, which some files have as 8192.0.
+int64_t original_positions(const Json& settings, int64_t absent) {
+  constexpr const char* kKey = "original_max_position_embeddings";
+  const double value =
+      settings.number_or(kKey, static_cast<double>(absent), 1, static_cast<double>(kMostPositions));
+  if (value != std::floor(value)) settings.at(kKey).fail("expected an integer");
+  return static_cast<int64_t>(value);
+}
+
 /// Reads the object `rope` of config.json. Without one, `theta` is the only setting.
 RotaryOptions read_rope(const Json& json, const std::optional<Json>& settings, double theta,
                         const DecoderConfig& c, const DecoderDefaults& defaults) {
@@ -165,11 +174,10 @@ RotaryOptions read_rope(const Json& json, const std::optional<Json>& settings, d
   if (!settings) return rotary;
   check_keys(rope);
   rotary.theta = rope.number_or("rope_theta", theta, 1, kMostTheta);
-  constexpr const char* kOriginal = "original_max_position_embeddings";
   constexpr int64_t kPhi3Original = 4096;
-  const int64_t inner = rope.int_or(kOriginal, c.facts.max_positions, 1, kMostPositions);
+  const int64_t inner = original_positions(rope, c.facts.max_positions);
   rotary.original_positions =
-      json.int_or(kOriginal, defaults.has_phi3_rotary ? kPhi3Original : inner, 1, kMostPositions);
+      original_positions(json, defaults.has_phi3_rotary ? kPhi3Original : inner);
   read_scaling(rope, type_of(rope, defaults), c.facts.max_positions, rotary);
   return rotary;
 }

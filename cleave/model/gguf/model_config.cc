@@ -12,6 +12,7 @@
 #include "cleave/model/facts.h"
 #include "cleave/model/families.h"
 #include "cleave/model/gguf/names.h"
+#include "cleave/model/gpt2/gpt2.h"
 #include "cleave/nn/rotary.h"
 
 namespace cleave::inline model {
@@ -306,23 +307,19 @@ void require_value(const Json& config, std::string_view key, bool fits, std::str
                ", which llama.cpp does not compute for this model; expected ", expected);
 }
 
-void require_activation(const Json& config, std::string_view key, std::string_view usual,
-                        std::string_view other) {
-  const std::string name = config.string_or(key, usual);
-  require_value(config, key, name == usual || name == other, usual);
-}
-
 void add_gpt2(GgufMetadata& metadata, const Json& config) {
-  require_activation(config, "activation_function", "gelu_new", "gelu_pytorch_tanh");
-  require_value(config, "scale_attn_weights", config.bool_or("scale_attn_weights", true), "true");
-  require_value(config, "scale_attn_by_inverse_layer_idx",
-                !config.bool_or("scale_attn_by_inverse_layer_idx", false), "false");
-  const int64_t hidden = config.at("n_embd").as_int();
-  metadata.add_u32("gpt2.context_length", config.int_or("n_positions", 1024));
-  metadata.add_u32("gpt2.embedding_length", hidden);
-  metadata.add_u32("gpt2.block_count", config.at("n_layer").as_int());
-  metadata.add_u32("gpt2.feed_forward_length", config.int_or("n_inner", 4 * hidden));
-  metadata.add_u32("gpt2.attention.head_count", config.at("n_head").as_int());
+  const Gpt2Config sizes = Gpt2Config::from_json(config);
+  require_value(config, "activation_function", sizes.activation == Activation::kGeluTanh,
+                "gelu_new");
+  require_value(config, "scale_attn_weights", sizes.scale_attn_weights, "true");
+  require_value(config, "scale_attn_by_inverse_layer_idx", !sizes.scale_attn_by_inverse_layer_idx,
+                "false");
+  const auto add = [&metadata](const char* key, int64_t value) { metadata.add_u32(key, value); };
+  add("gpt2.context_length", sizes.facts.max_positions);
+  add("gpt2.embedding_length", sizes.facts.hidden);
+  add("gpt2.block_count", sizes.facts.num_layers);
+  add("gpt2.feed_forward_length", sizes.intermediate);
+  add("gpt2.attention.head_count", sizes.facts.num_heads);
   metadata.add_f32("gpt2.attention.layer_norm_epsilon",
                    config.number_or("layer_norm_epsilon", 1e-5));
 }

@@ -77,14 +77,12 @@ class TokenizerWriter {
  private:
   /// By id: the type of an added token, kNormal of the others.
   [[nodiscard]] std::vector<GgufToken> added_types() const {
-    std::vector<GgufToken> types(static_cast<size_t>(from_.tokenizer->vocab_size()),
-                                 GgufToken::kNormal);
-    if (!json_.has("added_tokens")) return types;
-    const Json list = json_.at("added_tokens");
-    for (size_t i = 0; i < list.size(); ++i) {
-      const int64_t id = list.at(i).at("id").as_int(0, from_.tokenizer->vocab_size() - 1);
-      types[static_cast<size_t>(id)] =
-          list.at(i).bool_or("special", false) ? GgufToken::kControl : GgufToken::kUserDefined;
+    const Tokenizer& tokenizer = *from_.tokenizer;
+    std::vector<GgufToken> types;
+    for (int64_t id = 0; id < tokenizer.vocab_size(); ++id) {
+      const GgufToken added =
+          tokenizer.is_special(id) ? GgufToken::kControl : GgufToken::kUserDefined;
+      types.push_back(tokenizer.is_added(id) ? added : GgufToken::kNormal);
     }
     return types;
   }

@@ -205,6 +205,24 @@ TEST(Gpt2Config, UnsupportedValues_AreRefusedByKeyAndValue) {
   }
 }
 
+// As by attribute_map of transformers' GPT2Config, where the usual key counts if the two differ.
+TEST(Gpt2Config, UsualKeysOfTheSizes_AreReadToo) {
+  const auto model = make_model(Json::parse(R"({"model_type": "gpt2", "vocab_size": 13,
+    "hidden_size": 24, "n_embd": 24, "num_hidden_layers": 3, "num_attention_heads": 6,
+    "max_position_embeddings": 7})",
+                                            "config.json"));
+  const ModelFacts& facts = model->facts();
+  EXPECT_EQ(facts.hidden, 24);
+  EXPECT_EQ(facts.num_layers, 3);
+  EXPECT_EQ(facts.num_heads, 6);
+  EXPECT_EQ(facts.max_positions, 7);
+  const Error error = thrown_by([&] { (void)make_model(config_with({{"hidden_size", 48}})); });
+  EXPECT_NE(
+      std::string(error.what()).find("\"hidden_size\" is 48; n_embd is 24; expected the same"),
+      std::string::npos)
+      << error.what();
+}
+
 // Small models often keep the default ids of GPT-2. transformers 5.19 runs them: no token has the
 // id.
 TEST(Gpt2Config, EndsAndBeginsOutsideTheVocabulary_AreDropped) {
