@@ -9,6 +9,7 @@ import confirm
 import data
 import extreme
 import forecasts
+import models
 import quantized
 import runs
 import tensor_file
