@@ -214,8 +214,9 @@ inline std::vector<Section> sections(PredictOptions& o) {
       {"model and texts",
        {model_folder(&o.model),
         adapter_folder(&o.adapter),
-        {&o.texts, "text", "TEXT", "text to classify, or with [MASK] to fill in; may be repeated",
-         "", Each{}},
+        {&o.texts, "text", "TEXT",
+         "text to classify, or with mask tokens (such as [MASK]) to fill in; may be repeated", "",
+         Each{}},
         {&o.text_file, "text-file", "FILE",
          "one text per line; .jsonl: objects with \"text\"; .csv: a column text, review or "
          "sentence",
@@ -225,7 +226,7 @@ inline std::vector<Section> sections(PredictOptions& o) {
          "the run's, else the model's positions", kLength},
         {&o.batch_size, "batch-size", "N", "texts per forward pass", "", kSequences, kMustMatch}}},
       {"output",
-       {{&o.top_k, "top-k", "N", "words to print per [MASK]", "", Limits{1, kTokens.high}},
+       {{&o.top_k, "top-k", "N", "words to print per mask token", "", Limits{1, kTokens.high}},
         {&o.json, "json", "", "print one JSON object per text, each on one line", "off"}}},
       rank_section(o, {tensor_parallel(&o.tp)})};
 }
