@@ -19,8 +19,11 @@ void check_chat(const GenerateOptions& options) {
   CLEAVE_CHECK(!options.json, Code::kUsage, "--chat prints text; omit --json");
   CLEAVE_CHECK(options.prompt_ids.empty(), Code::kUsage, "--chat answers texts; ",
                options.prompt_file, " has token ids");
-  CLEAVE_CHECK(options.tp <= 1, Code::kUsage, "--chat runs on one rank; omit --tp ", options.tp);
-  CLEAVE_CHECK(options.ep == 1, Code::kUsage, "--chat runs on one rank; omit --ep ", options.ep);
+  const bool is_split = options.tp > 1 || options.ep > 1;
+  CLEAVE_CHECK(!is_split || !options.prompts.empty(), Code::kUsage,
+               "--chat reads messages on one rank; omit ",
+               options.tp > 1 ? str("--tp ", options.tp) : str("--ep ", options.ep),
+               ", or give the messages as --prompt or --prompt-file");
 }
 
 void check(const GenerateOptions& options) {

@@ -132,15 +132,14 @@ class Chat {
     int64_t dropped = 0;
     const Ids prompt = history_.prompt(positions_ - most_new + 1, positions_, &dropped);
     if (static_cast<int64_t>(prompt.size()) > positions_) {
-      log_warning("the message has ", prompt.size(), " tokens; the model has ", positions_,
-                  " positions; write a shorter one");
+      warn("the message has ", prompt.size(), " tokens; the model has ", positions_,
+           " positions; write a shorter one");
       history_.drop_last();
       return;
     }
     if (dropped > 0) {
-      log_warning("the conversation does not fit into the model's ", positions_,
-                  " positions; the oldest ", counted(dropped, "message"),
-                  dropped == 1 ? " is dropped" : " are dropped");
+      warn("the conversation does not fit into the model's ", positions_, " positions; the oldest ",
+           counted(dropped, "message"), dropped == 1 ? " is dropped" : " are dropped");
     }
     const std::string text = generated(prompt);
     history_.add("assistant", text);
@@ -161,20 +160,29 @@ class Chat {
     // Called before ends_text.
     const auto on_token = [&](int64_t, int64_t, int64_t id) {
       if (std::find(ends.begin(), ends.end(), id) != ends.end()) return;
-      write_stdout(answer.push(decoder.push(id)));
+      print(answer.push(decoder.push(id)));
     };
     const Generation generation = generate(chat_.model, chat_.tp, {prompt}, settings, on_token);
-    write_stdout(answer.push(decoder.finish()) + answer.finish() + "\n");
+    print(answer.push(decoder.finish()) + answer.finish() + "\n");
     const Ids& ids = generation.prompts.front().front().ids;
     const auto count = static_cast<int64_t>(ids.size());
     const bool is_cut = !answer.has_ended() && !is_interrupted &&
                         std::find(ends.begin(), ends.end(), ids.back()) == ends.end();
     if (is_cut && count >= settings.max_new_tokens) {
-      log_warning("the answer ends after --max-new-tokens ", settings.max_new_tokens);
+      warn("the answer ends after --max-new-tokens ", settings.max_new_tokens);
     } else if (is_cut && count >= most_new_ids(prompt, positions_)) {
-      log_warning("the answer ends at the last of the model's ", positions_, " positions");
+      warn("the answer ends at the last of the model's ", positions_, " positions");
     }
     return answer.text();
+  }
+
+  void print(const std::string& text) const {
+    if (chat_.prints) write_stdout(text);
+  }
+
+  template <class... Parts>
+  void warn(const Parts&... parts) const {
+    if (chat_.prints) log_warning(parts...);
   }
 
   ChatModel& chat_;

@@ -64,10 +64,11 @@ class ChatHistory {
 /// What a chat runs on.
 struct ChatModel {
   Model& model;
-  const Axis& tp;  ///< of one rank
+  const Axis& tp;  ///< for run_chat of one rank
   std::shared_ptr<const Tokenizer> tokenizer;
   std::shared_ptr<const ChatTemplate> chat_template;
   GenerateSettings settings;
+  bool prints = true;  ///< whether this rank does
 };
 
 /// Reads messages from stdin, one per line, and prints the answers on stdout until the input ends.
@@ -76,8 +77,8 @@ struct ChatModel {
 /// message; at a terminal it prints that instead, and forgets the message.
 void run_chat(ChatModel chat);
 
-/// Prints the answer to each message, which is the first of a conversation of its own. Throws
-/// Error(kFormat) if the template fails.
+/// Prints the answer to each message, which is the first of a conversation of its own. Collective.
+/// Throws Error(kFormat) if the template fails.
 void answer_each(ChatModel chat, const std::vector<std::string>& messages);
 
 }  // namespace cleave::inline generation

@@ -215,8 +215,9 @@ inline std::vector<Section> sections(PredictOptions& o) {
       {"model and texts",
        {model_folder(&o.model),
         adapter_folder(&o.adapter),
-        {&o.texts, "text", "TEXT", "text to classify, or with [MASK] to fill in; may be repeated",
-         "", Each{}},
+        {&o.texts, "text", "TEXT",
+         "text to classify, or with mask tokens (such as [MASK]) to fill in; may be repeated", "",
+         Each{}},
         {&o.second_texts, "text-pair", "TEXT",
          "second text of a pair, such as a hypothesis; one for each --text", "none", Each{}},
         {&o.text_file, "text-file", "FILE",
@@ -228,7 +229,7 @@ inline std::vector<Section> sections(PredictOptions& o) {
          "the run's, else the model's positions", kLength},
         {&o.batch_size, "batch-size", "N", "texts per forward pass", "", kSequences, kMustMatch}}},
       {"output",
-       {{&o.top_k, "top-k", "N", "words to print per [MASK]", "", Limits{1, kTokens.high}},
+       {{&o.top_k, "top-k", "N", "words to print per mask token", "", Limits{1, kTokens.high}},
         {&o.json, "json", "", "print one JSON object per text, each on one line", "off"}}},
       rank_section(o, {tensor_parallel(&o.tp)})};
 }

@@ -28,8 +28,9 @@ struct Prediction {
   Runnable runnable;
   std::shared_ptr<const Tokenizer> tokenizer;
   std::vector<Texts> texts;
-  Rows rows;   ///< token ids of each text or pair
-  Rows types;  ///< token types; empty without pairs
+  int64_t seq_len;
+  Rows rows{};   ///< token ids of each text or pair, at most seq_len
+  Rows types{};  ///< token types; empty without pairs
 };
 
 std::vector<Texts> texts_of(const PredictOptions& options) {
@@ -51,11 +52,11 @@ std::vector<Texts> texts_of(const PredictOptions& options) {
 }
 
 /// Fills in the rows and types of the texts.
-void encode(Prediction& p, int64_t seq_len) {
+void encode(Prediction& p) {
   const bool has_pairs = std::any_of(p.texts.begin(), p.texts.end(),
                                      [](const Texts& texts) { return texts.second.has_value(); });
   for (const Texts& texts : p.texts) {
-    Sample row = encode_texts(*p.tokenizer, texts, seq_len);
+    Sample row = encode_texts(*p.tokenizer, texts, p.seq_len);
     CLEAVE_CHECK(!row.ids.empty(), Code::kUsage, "text ", p.rows.size() + 1,
                  " has no tokens; give some text");
     const int64_t largest = *std::max_element(row.ids.begin(), row.ids.end());
@@ -111,6 +112,13 @@ std::string word_of(const Tokenizer& tokenizer, int64_t id) {
   return tokenizer.decode(std::array{id});
 }
 
+/// A word for the terminal: with line breaks and other control characters as a JSON text.
+std::string shown(const std::string& word) {
+  const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
+  const bool has_control = std::any_of(word.begin(), word.end(), is_control);
+  return has_control ? nlohmann::json(word).dump(-1, ' ', true) : word;
+}
+
 Output words_of(const Prediction& p, const std::vector<int64_t>& ids, const Tensor& scores) {
   const int64_t mask = *p.tokenizer->special().mask;
   Output out;
@@ -124,7 +132,7 @@ Output words_of(const Prediction& p, const std::vector<int64_t>& ids, const Tens
          ranked(scores[static_cast<int64_t>(at)], p.options.top_k)) {
       const std::string word = word_of(*p.tokenizer, id);
       words.push_back({{"word", word}, {"id", id}, {"probability", probability}});
-      out.text += line_of(word, probability);
+      out.text += line_of(shown(word), probability);
     }
     out.json["masks"].push_back({{"token", at}, {"words", words}});
   }
@@ -178,10 +186,13 @@ void check_masks(const Prediction& p) {
   CLEAVE_CHECK(mask, Code::kUsage, "the ", p.tokenizer->kind(),
                " tokenizer has no mask token; give --tokenizer a folder that has one");
   for (size_t i = 0; i < p.rows.size(); ++i) {
-    CLEAVE_CHECK(std::find(p.rows[i].begin(), p.rows[i].end(), *mask) != p.rows[i].end(),
-                 Code::kUsage, "text ", i + 1, " has no ", *p.tokenizer->token(*mask), " in its ",
-                 p.rows[i].size(), " tokens; put it where a word is to be predicted, or give a ",
-                 "larger --seq-len");
+    const auto size = static_cast<int64_t>(p.rows[i].size());
+    const bool is_full = size == p.seq_len;
+    CLEAVE_CHECK(
+        std::find(p.rows[i].begin(), p.rows[i].end(), *mask) != p.rows[i].end(), Code::kUsage,
+        "text ", i + 1, " has no ", *p.tokenizer->token(*mask), " in its ", is_full ? "first " : "",
+        size, " tokens; put it where a word is to be predicted",
+        is_full && size < p.runnable.facts().max_positions ? ", or give a larger --seq-len" : "");
   }
 }
 
@@ -195,9 +206,8 @@ void predict_and_print(const PredictOptions& options) {
                         .runnable = std::move(runnable),
                         .tokenizer = tokenizer,
                         .texts = texts_of(options),
-                        .rows = {},
-                        .types = {}};
-  encode(prediction, seq_len);
+                        .seq_len = seq_len};
+  encode(prediction);
   check_masks(prediction);
   run_on_ranks(
       options, [&] { return fingerprint_of(prediction); },

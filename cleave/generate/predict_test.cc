@@ -1,5 +1,6 @@
 #include <cmath>
 #include <cstdlib>
+#include <fstream>
 #include <sstream>
 
 #include <ATen/ATen.h>
@@ -11,6 +12,7 @@
 #include "cleave/generate/options.h"
 #include "cleave/generate/runnable.h"
 #include "cleave/tokenizer/tokenizer.h"
+#include "tests/support/captured_stdout.h"
 #include "tests/support/golden.h"
 #include "tests/support/ranks.h"
 #include "tests/support/saved_models.h"
@@ -126,6 +128,54 @@ TEST(PredictProgram, TextsWithoutTheirPairs_AreRefused) {
   options.second_texts = {"c"};
   EXPECT_STREQ(test::thrown_by([&] { cleave_predict(options); }).what(),
                "there are 2 --text and 1 --text-pair; give one --text-pair for each --text");
+}
+
+/// A masked language model, and a WordPiece vocabulary whose words all begin with an escape
+/// character.
+class MaskedWords : public testing::Test {
+ protected:
+  void SetUp() override {
+    test::write_model_folder(folder_ / "m", std::string(test::kBertConfig),
+                             test::tensors_of(std::string(test::kBertConfig)));
+    std::ofstream vocab(folder_ / "m/vocab.txt");
+    vocab << "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n";
+    for (int i = 5; i < 50; ++i) vocab << "\x1b[" << i << "m\n";
+    std::ofstream(folder_ / "m/tokenizer_config.json") << R"({"tokenizer_class": "BertTokenizer"})";
+  }
+
+  void predict(const std::string& text, int64_t seq_len = 0) const {
+    PredictOptions o;
+    o.model = folder_ / "m";
+    o.texts = {text};
+    o.seq_len = seq_len;
+    o.top_k = 3;
+    o.gemm = "mkl";
+    cleave_predict(o);
+  }
+
+  [[nodiscard]] std::string refusal(const std::string& text, int64_t seq_len = 0) const {
+    return test::thrown_by([&] { predict(text, seq_len); }).what();
+  }
+
+  test::TempFolder folder_;
+};
+
+TEST_F(MaskedWords, WordWithAControlCharacter_IsPrintedAsJson) {
+  test::Captured captured;
+  predict("a [MASK]");
+  const std::string out = captured.take();
+  EXPECT_EQ(out.find('\x1b'), std::string::npos) << out;
+  EXPECT_NE(out.find("  \"\\u001b["), std::string::npos) << out;
+}
+
+TEST_F(MaskedWords, TextWithoutMask_NamesALargerLengthOnlyWhereItHelps) {
+  EXPECT_EQ(refusal("a"),
+            "text 1 has no [MASK] in its 3 tokens; put it where a word is to be predicted");
+  EXPECT_EQ(refusal("a a a a [MASK]", 4),
+            "text 1 has no [MASK] in its first 4 tokens; put it where a word is to be predicted, "
+            "or give a larger --seq-len");
+  EXPECT_EQ(refusal("a a a a a a a a a a a a a a a a [MASK]"),
+            "text 1 has no [MASK] in its first 16 tokens; put it where a word is to be predicted");
 }
 
 // Oracle: transformers' logits of the trained classifier, recorded with six digits.

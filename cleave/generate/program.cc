@@ -146,16 +146,17 @@ class TruncatedPrompts {
   size_t count_ = 0, first_ = 0;
 };
 
-ConfigFingerprint fingerprint_of(const Program& program) {
-  ConfigFingerprint fingerprint = program.runnable.fingerprint(program.options);
-  fingerprint.emplace_back("--tokenizer with checksum", checksum_of(program.tokenizer.get()));
-  fingerprint.emplace_back("end ids with checksum", checksum_of({program.settings.eos_ids}));
-  const GenerateSettings& s = program.settings;
+ConfigFingerprint fingerprint_of(const GenerateOptions& options, const Runnable& runnable,
+                                 const Tokenizer* tokenizer, const GenerateSettings& s,
+                                 const std::vector<Ids>& prompts) {
+  ConfigFingerprint fingerprint = runnable.fingerprint(options);
+  fingerprint.emplace_back("--tokenizer with checksum", checksum_of(tokenizer));
+  fingerprint.emplace_back("end ids with checksum", checksum_of({s.eos_ids}));
   fingerprint.emplace_back(
       "settings of generation_config.json",
       str(s.repetition_penalty, ' ', s.no_repeat_ngram_size, ' ', s.temperature, ' ', s.top_k, ' ',
           s.top_p, ' ', s.length_penalty, ' ', static_cast<int>(s.early_stopping)));
-  fingerprint.emplace_back("prompts with checksum", checksum_of(program.prompts));
+  fingerprint.emplace_back("prompts with checksum", checksum_of(prompts));
   return fingerprint;
 }
 
@@ -188,6 +189,17 @@ void run_rank(const Program& program, const RunAxes& axes) {
   record.finish();
 }
 
+/// The ids of each message as the first one of a conversation.
+std::vector<Ids> ids_of_messages(const std::vector<std::string>& messages,
+                                 const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
+  std::vector<Ids> out;
+  for (const std::string& text : messages) {
+    const std::string prompt = chat_template.render({chat_message("user", text)}, true);
+    out.push_back(tokenizer.encode(prompt, {.add_special = false}));
+  }
+  return out;
+}
+
 /// Answers the prompts, or without any the messages from stdin.
 void answer_messages(const GenerateOptions& options) {
   const Runnable runnable(options, {"lm"});
@@ -199,15 +211,21 @@ void answer_messages(const GenerateOptions& options) {
                "--chat-template chatml, or put a chat_template.jinja into the folder");
   const GenerateSettings settings = settings_of(options, runnable, tokenizer);
   run_on_ranks(
-      options, [&] { return runnable.fingerprint(options); },
+      options,
+      [&] {
+        return fingerprint_of(options, runnable, tokenizer.get(), settings,
+                              ids_of_messages(options.prompts, *chat_template, *tokenizer));
+      },
       [&](const RunAxes& axes) {
-        const int num_ranks = axes.tp.size() * axes.ep.size();
-        CLEAVE_CHECK(num_ranks == 1, Code::kUsage, "--chat runs on one rank, not on ", num_ranks);
-        const auto model = runnable.load(axes.tp);
+        const bool reads_stdin = options.prompts.empty();
+        CLEAVE_CHECK(axes.all.size() == 1 || !reads_stdin, Code::kUsage,
+                     "--chat reads messages on one rank, not on ", axes.all.size(),
+                     "; give them as --prompt or --prompt-file");
+        const auto model = runnable.load(axes.tp, axes.ep);
         choose_threads(*model, options.threads_per_rank);
-        warn_of_unused(runnable.generation(), settings);
-        const ChatModel chat{*model, axes.tp, tokenizer, chat_template, settings};
-        if (options.prompts.empty()) {
+        if (axes.is_first()) warn_of_unused(runnable.generation(), settings);
+        const ChatModel chat{*model, axes.tp, tokenizer, chat_template, settings, axes.is_first()};
+        if (reads_stdin) {
           run_chat(chat);
         } else {
           answer_each(chat, options.prompts);
@@ -232,7 +250,11 @@ void generate_and_print(const GenerateOptions& options) {
     (void)check_prompt(program.prompts[p], number, program.runnable.facts());
   }
   run_on_ranks(
-      options, [&] { return fingerprint_of(program); },
+      options,
+      [&] {
+        return fingerprint_of(options, program.runnable, program.tokenizer.get(), program.settings,
+                              program.prompts);
+      },
       [&](const RunAxes& axes) { run_rank(program, axes); });
 }
 

@@ -1,5 +1,8 @@
 #include "cleave/model/model.h"
 
+#include <fstream>
+#include <set>
+#include <sstream>
 #include <string>
 
 #include <ATen/ATen.h>
@@ -13,6 +16,7 @@
 #include "cleave/nn/norm.h"
 #include "cleave/parallel/gradients.h"
 #include "tests/support/golden.h"
+#include "tests/support/paths.h"
 #include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
 
@@ -209,7 +213,8 @@ TEST(PresetConfig, VocabularyOfZero_IsThatOfThePublishedModel) {
   EXPECT_EQ(preset_config("gpt2", 100).at("vocab_size").as_int(0), 100);
 }
 
-// Oracle: the numbers of parameters that the models' pages on the Hugging Face Hub state.
+// Oracle: the numbers of parameters that the models' pages on the Hugging Face Hub state; of BERT
+// and its relatives, those that transformers counts.
 TEST(PresetConfig, NameOfAPublishedModel_HasItsNumberOfParameters) {
   for (const auto& [name, published] : std::vector<std::pair<std::string, int64_t>>{
            {"llama2-7b", 6738415616},     {"llama2-13b", 13015864320},
@@ -223,11 +228,35 @@ TEST(PresetConfig, NameOfAPublishedModel_HasItsNumberOfParameters) {
            {"qwen2.5-72b", 72706203648},  {"qwen3-0.6b", 596049920},
            {"qwen3-1.7b", 1720574976},    {"qwen3-4b", 4022468096},
            {"qwen3-8b", 8190735360},      {"qwen3-14b", 14768307200},
-           {"qwen3-32b", 32762123264}}) {
+           {"qwen3-32b", 32762123264},    {"bert-base", 109514298},
+           {"bert-large", 335174458},     {"roberta-base", 124697433},
+           {"roberta-large", 355412057},  {"distilbert-base", 66985530}}) {
     int64_t count = 0;
     for (const auto& p : make_model(preset_config(name, 0))->parameters()) count += p->numel();
     EXPECT_EQ(count, published) << name;
   }
+}
+
+// The row `a preset` of docs/training.md; "`a-1b`, `-2b`" stands for a-1b and a-2b.
+TEST(PresetConfig, Names_AreThoseOfTheDocumentation) {
+  std::ifstream page(test::source_file("docs/training.md"));
+  std::string row;
+  while (std::getline(page, row) && !row.starts_with("| a preset |")) {
+  }
+  std::set<std::string> named;
+  std::string series;
+  std::istringstream parts(row);
+  std::string between, name;
+  while (std::getline(parts, between, '`') && std::getline(parts, name, '`')) {
+    if (name.starts_with('-')) {
+      name = series + name;
+    } else {
+      series = name.substr(0, name.find('-'));
+    }
+    named.insert(name);
+  }
+  const std::vector<std::string> all = preset_names();
+  EXPECT_EQ(named, std::set<std::string>(all.begin(), all.end()));
 }
 
 TEST(PresetConfig, UnknownName_GetsASimilarOneOrAll) {

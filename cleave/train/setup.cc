@@ -91,8 +91,9 @@ Json config_of_new(const std::string& name, const Tokenizer& tokenizer) {
   // gradient.
   if (special.pad && special.pad != special.eos) {
     json["pad_token_id"] = *special.pad;
-  } else if (!json.contains("pad_token_id")) {
-    json["pad_token_id"] = nullptr;  // nor those of the family's default id
+  } else if (!json.contains("pad_token_id") && base.string_or("model_type", "") != "roberta") {
+    // Nor those of the family's default id, which RoBERTa needs: its positions begin after it.
+    json["pad_token_id"] = nullptr;
   }
   return Json::parse(json.dump(), is_config(name) ? name : "preset " + name);
 }

@@ -188,6 +188,20 @@ TEST_F(Setup, NewModelWithoutPaddingToken_HasNone) {
   EXPECT_EQ(make_model(setup.config)->facts().pad_id, std::nullopt);
 }
 
+// The first position of RoBERTa is that after the padding id, by default 1.
+TEST_F(Setup, NewRobertaWithoutPaddingToken_HasTheDefaultOne) {
+  std::ofstream(folder_ / "roberta.json")
+      << R"({"architectures": ["RobertaForMaskedLM"], "model_type": "roberta", "hidden_size": 8,
+        "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8,
+        "max_position_embeddings": 34})";
+  TrainOptions o = options("roberta.json", "rows.jsonl");
+  std::ofstream(folder_ / "rows.jsonl") << R"({"input_ids": [5, 6], "labels": [5, -100]})"
+                                        << "\n";
+  const TrainSetup setup = make_setup(o, 0);
+  EXPECT_EQ(make_model(setup.config)->facts().pad_id, 1);
+  EXPECT_EQ(make_model(setup.config)->facts().max_positions, 32);
+}
+
 // A run folder as --tokenizer means its newest checkpoint.
 TEST_F(Setup, TokenizerOfARunFolder_IsThatOfItsNewestCheckpoint) {
   std::filesystem::create_directories(folder_ / "run/step_00000001");

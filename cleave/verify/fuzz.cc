@@ -16,11 +16,11 @@ using Object = nlohmann::ordered_json;
 
 /// The keys that model families use for the same number.
 using Names = std::vector<const char*>;
-const Names kLayers = {"num_hidden_layers", "n_layer"};
-const Names kHeads = {"num_attention_heads", "n_head"};
+const Names kLayers = {"num_hidden_layers", "n_layer", "n_layers"};
+const Names kHeads = {"num_attention_heads", "n_head", "n_heads"};
 const Names kKvHeads = {"num_key_value_heads"};
-const Names kHidden = {"hidden_size", "n_embd"};
-const Names kInner = {"intermediate_size", "n_inner", "moe_intermediate_size"};
+const Names kHidden = {"hidden_size", "n_embd", "dim"};
+const Names kInner = {"intermediate_size", "n_inner", "moe_intermediate_size", "hidden_dim"};
 const Names kHeadDim = {"head_dim"};
 const Names kVocab = {"vocab_size"};
 const Names kPositions = {"max_position_embeddings", "n_positions"};
@@ -138,6 +138,8 @@ FuzzCase fuzz_case(const Json& config, int most_tp, uint64_t seed) {
   for (auto& [key, value] : json.items()) {
     if (key.ends_with("_token_id")) value = nullptr;  // might be outside the new vocabulary
   }
+  // RoBERTa's positions begin after it.
+  if (json.contains("pad_token_id") && !is_supported(json)) json["pad_token_id"] = 0;
   for (const char* name : kSwitches) {
     if (!json.contains(name) || !json[name].is_boolean()) continue;
     const Object given = json[name];

@@ -52,6 +52,13 @@ TEST(Fuzz, HealthyRunsOfGpt2InBf16_HaveNoDifference) {
 TEST(Fuzz, HealthyRunsOfBertInFp32_HaveNoDifference) {
   expect_no_difference(150, at::kFloat, "bert-tiny");
 }
+TEST(Fuzz, HealthyRunsOfRobertaInFp64_HaveNoDifference) {
+  expect_no_difference(350, at::kDouble, "roberta-base", 5);
+}
+TEST(Fuzz, HealthyRunsOfDistilBertInFp64_HaveNoDifference) {
+  EXPECT_LE(fuzz_case(preset_config("distilbert-base", 257), 4, 1).config.at("dim").as_int(), 64);
+  expect_no_difference(375, at::kDouble, "distilbert-base", 5);
+}
 TEST(Fuzz, HealthyRunsOfQwen3InBf16_HaveNoDifference) {
   expect_no_difference(200, at::kBFloat16, "qwen3-0.6b");
 }

@@ -176,7 +176,7 @@ int run_fuzz(const VerifyOptions& options, const Work& work) {
   if (options.json) {
     log_info(Object{{"configurations", options.fuzz}, {"agrees", true}}.dump());
   } else {
-    log_info(options.fuzz, " random configurations of ", options.model,
+    log_info(counted(options.fuzz, "random configuration"), " of ", options.model,
              ": each sharded model matches the model on one rank");
   }
   return 0;

@@ -90,6 +90,10 @@ TEST(VerifyProgram, HealthyFuzz_ReportsAgreement) {
   const Printed json = run(options);
   EXPECT_EQ(json.code, 0);
   EXPECT_EQ(json.text, "{\"configurations\":3,\"agrees\":true}\n");
+  options.json = false;
+  options.fuzz = 1;
+  const Printed one = run(options);
+  EXPECT_TRUE(contains(one.text, "1 random configuration of ")) << one.text;
 }
 
 TEST(VerifyProgram, FailedConfiguration_IsPrintedWithACommandThatRepeatsIt) {

@@ -255,6 +255,11 @@ TEST_F(ChatProgram, Prompts_AreAnsweredEachInAConversationOfItsOwn) {
   const RunResult got = run_cleave(words);
   EXPECT_EQ(got.exit_code, 0) << got.err;
   EXPECT_EQ(got.out, want.out);
+  words.insert(words.end(), {"--tp", "2"});
+  const RunResult sharded = run_cleave(words);
+  EXPECT_EQ(sharded.exit_code, 0) << sharded.err;
+  EXPECT_EQ(sharded.out, want.out);
+  EXPECT_EQ(sharded.err, got.err);  // each warning once
 }
 
 TEST_F(ChatProgram, CtrlCAtThePrompt_ShowsItAgainAndCtrlDEnds) {

@@ -340,7 +340,8 @@ TEST_F(Usage, FlagsOfGenerateThatDoNotFit_AreRefused) {
   expect_refused({"generate", "--model", "@model", "--chat", "--json"}, 2,
                  "--chat prints text; omit --json");
   expect_refused({"generate", "--model", "@model", "--chat", "--tp", "2"}, 2,
-                 "--chat runs on one rank; omit --tp 2");
+                 "--chat reads messages on one rank; omit --tp 2, or give the messages as "
+                 "--prompt or --prompt-file");
   expect_refused({"train", "--data", "@data.txt", "--out", "@out", "--chat-template", "@none"}, 5,
                  "--chat-template @none: No such file or directory");
   const char* const too_many =

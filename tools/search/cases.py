@@ -21,9 +21,14 @@ from draws import (MAX_RANKS, draw_adapter, draw_config, draw_data, draw_layout,
 SAVING = {"save-every", "async-save", "keep-last"}  # flags that a kind which saves and resumes gives itself
 
 
+def heads_of(model, heads):
+    """The heads that the model's family can have."""
+    return [head for head in heads if head != "pretraining" or model["family"] == "bert"]
+
+
 def train(rng):
     model = draw_model(rng, ("llama", "gpt2", "bert", "llama", "gpt2", "bert", "imdb_bert"))
-    if model.get("family") == "bert":
+    if model.get("family") in models.ENCODERS:
         head = rng.choice(("mlm", "mlm", "classify"))
         if head != "mlm":
             model["head"] = head
@@ -94,7 +99,7 @@ def masked_text(rng):
     case = train(rng)
     model = case["model"]
     model.pop("source", None)
-    model["family"] = rng.choice(("bert", "bert", "llama", "gpt2"))
+    model["family"] = rng.choice(("bert", "bert", "roberta", "distilbert", "llama", "gpt2"))
     model.pop("head", None)
     for key in ("hidden", "kv_heads"):
         model.pop(key, None)
@@ -140,12 +145,12 @@ def draw_tuning(rng, model, form, steps):
     if form == "chats" and maybe(rng, 0.4):
         flags["train-on"] = "all"
     family = model.get("family", "llama")
-    if family != "bert" and (form in ("text", "text rows") or (form != "pairs" and maybe(rng, 0.5))):
+    if family not in models.ENCODERS and (form in ("text", "text rows") or (form != "pairs" and maybe(rng, 0.5))):
         flags["packing"] = True
     if maybe(rng, 0.6):
         flags.update(draw_adapter(rng, family))
     if maybe(rng, 0.3):
-        blocks = {"gpt2": "transformer.h", "bert": "bert.encoder.layer"}.get(family, "model.layers")
+        blocks = models.BLOCKS.get(family, "model.layers")
         parts = f"{blocks}.{rng.choice('0*')}.*.*.weight" if "lora" not in flags else rng.choice(("lora_B", f"{blocks}.0"))
         flags["param-group"] = f"{parts}:" + rng.choice(("lr-factor=0", "lr-factor=3,weight-decay=0"))
     if maybe(rng, 0.3):
@@ -162,7 +167,7 @@ def draw_tuning(rng, model, form, steps):
 
 def tuning_data(rng, model, math):
     """The data of fine-tuning, in one of the forms that the family reads."""
-    if model.get("family") == "bert":
+    if model.get("family") in models.ENCODERS:
         if maybe(rng, 0.5):
             model["head"] = "classify"
         return draw_data(rng, model)
@@ -251,7 +256,7 @@ def torch(rng):
     model["family"] = "bert" if model.get("family") == "imdb_bert" else model.get("family", "llama")
     for name in ("dropout", "hidden"):  # transformers refuses widths that the heads do not divide
         model.pop(name, None)
-    if model["family"] == "bert":
+    if model["family"] in models.ENCODERS:
         data.clear()
         data.update(draw_data(rng, model, 0))
     data.pop("blank_rows", None)
@@ -357,7 +362,7 @@ def generate(rng):
 def evaluate(rng):
     model = draw_model(rng, ("llama", "gpt2", "bert"))
     model.pop("source", None)
-    if model.get("family") == "bert" and maybe(rng, 0.4):
+    if model.get("family") in models.ENCODERS and maybe(rng, 0.4):
         model["head"] = "classify"
     data = draw_data(rng, model)
     math = {"seq-len": rng.choice((8, 12, 24)), "dtype": rng.choice(("fp32", "fp32", "fp64", "bf16", "int8"))}
@@ -366,14 +371,14 @@ def evaluate(rng):
     layout |= draw_ep(rng, model, layout["tp"])
     other = {"processes": True} if maybe(rng, 0.1) and layout["tp"] > 1 else {}
     family = models.full(model)["family"]
-    if family != "bert" and maybe(rng, 0.1):
+    if family not in models.ENCODERS and maybe(rng, 0.1):
         math["kv-cache-dtype"] = rng.choice(("int8", "bf16"))
-    if family != "bert" and maybe(rng, 0.3):
+    if family not in models.ENCODERS and maybe(rng, 0.3):
         model["tokenizer"] = "bytes"
         data = {"form": "pairs", "rows": rng.randint(1, 10), "shortest": 1,
                 "longest": rng.randint(1, 5), "seed": rng.randrange(1000)}
         math["seq-len"] = rng.choice((24, 48, 64))
-    if family != "bert" and maybe(rng, 0.3) and math["dtype"] in ("fp32", "fp64"):
+    if family not in models.ENCODERS and maybe(rng, 0.3) and math["dtype"] in ("fp32", "fp64"):
         other["adapter"] = draw_saved_adapter(rng, model)
     if data.get("form") == "pairs":
         math["task"] = "dpo"
@@ -388,7 +393,7 @@ def evaluate(rng):
 def predict(rng):
     model = draw_model(rng, ("bert",))
     model.pop("source", None)
-    model["head"] = rng.choice(("classify", "mlm", "pretraining"))
+    model["head"] = rng.choice(heads_of(model, ("classify", "mlm", "pretraining")))
     model["tokenizer"] = "words"
     texts = []
     for _ in range(rng.choice((1, 2, 4, 7))):
@@ -406,8 +411,8 @@ def predict(rng):
 def convert(rng):
     model = draw_model(rng, ("llama", "gpt2", "bert"))
     model.pop("source", None)
-    if model.get("family") == "bert" and maybe(rng, 0.6):
-        model["head"] = rng.choice(("classify", "pretraining", "trunk"))
+    if model.get("family") in models.ENCODERS and maybe(rng, 0.6):
+        model["head"] = rng.choice(heads_of(model, ("classify", "pretraining", "trunk")))
     m = models.full(model)
     chain = []
     for _ in range(rng.randint(1, 3)):
@@ -422,7 +427,7 @@ def convert(rng):
         chain[-1]["dtype"] = "fp64"
         chain.append({"format": "safetensors", "dtype": m["file_dtype"]})
     other = {"chain": chain}
-    if m["family"] != "bert" and maybe(rng, 0.35):
+    if m["family"] not in models.ENCODERS and maybe(rng, 0.35):
         other["adapter"] = draw_saved_adapter(rng, model)
         chain[:] = chain[:1]
         chain[0].pop("dtype", None)
@@ -488,7 +493,7 @@ def gguf(rng):
 def verify(rng):
     model = draw_model(rng, ("llama", "llama", "gpt2", "bert"))
     model.pop("source", None)
-    if model.get("family") == "bert":
+    if model.get("family") in models.ENCODERS:
         model["head"] = rng.choice(("mlm", "classify"))
     m = models.full(model)
     layout = {"tp": rng.choice([n for n in (1, 2, 2, 3, 4) if n <= m["heads"]]), "dp": rng.choice((1, 2, 2)), **draw_machine(rng)}
@@ -500,7 +505,7 @@ def verify(rng):
     if maybe(rng, 0.06):
         return {"model": model, "data": {}, "math": {**math, "fuzz": rng.choice((1, 2))}, "layout": {"tp": layout["tp"]}, "other": {}}
     if maybe(rng, 0.1):
-        blocks = {"gpt2": "transformer.h", "bert": "bert.encoder.layer"}.get(m["family"], "model.layers")
+        blocks = models.BLOCKS.get(m["family"], "model.layers")
         math["layer"] = f"{blocks}.{rng.choice(('0', '*'))}"
     other |= draw_config(rng) | draw_plan(rng, layout, model)
     return {"model": model, "data": {}, "math": math, "layout": layout, "other": other}
@@ -523,13 +528,13 @@ def restart(rng):
 
 
 def names(rng):
-    """Files with alternative tensor names, and BERT trunks that become classifiers."""
+    """Files with alternative tensor names, and encoders without heads that become classifiers."""
     model = draw_model(rng, ("bert", "bert", "gpt2", "llama"))
     model.pop("source", None)
     model["names"] = rng.choice(("old", "extra"))
     other = {}
-    if model.get("family") == "bert":
-        model["head"] = rng.choice(("mlm", "classify", "pretraining", "trunk", "trunk"))
+    if model.get("family") in models.ENCODERS:
+        model["head"] = rng.choice(heads_of(model, ("mlm", "classify", "pretraining", "trunk", "trunk")))
     data = {"rows": 5, "shortest": 4, "longest": 8, "seed": rng.randrange(1000)}
     math = {"seq-len": 8, "dtype": rng.choice(("fp32", "fp64"))}
     layout = {"tp": rng.choice([n for n in (1, 2, 3) if n <= models.full(model)["heads"]])}

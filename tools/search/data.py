@@ -21,9 +21,9 @@ def full(data):
 
 
 def task_of(model):
-    if model["family"] == "imdb_bert" or (model["family"] == "bert" and model["head"] in ("classify", "trunk")):
+    if model["family"] == "imdb_bert" or (model["family"] in models.ENCODERS and model["head"] in ("classify", "trunk")):
         return "classify"
-    return "mlm" if model["family"] == "bert" else "lm"
+    return "mlm" if model["family"] in models.ENCODERS else "lm"
 
 
 def attention_mask(rng, kind, length):
@@ -42,7 +42,7 @@ def row_of_ids(rng, data, model, number):
     blank = number < data["blank_rows"]
     if data["mask"]:
         row["attention_mask"] = [0] * length if blank else attention_mask(rng, data["mask"], length)
-    if data["token_types"] and m["family"] == "bert":
+    if data["token_types"] and m["family"] in ("bert", "roberta"):
         row["token_type_ids"] = [rng.randrange(m["token_types"]) for _ in range(length)]
     if task == "classify":
         row["label"] = rng.randrange(m["classes"])

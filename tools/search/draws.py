@@ -30,6 +30,8 @@ def draw_model(rng, families):
     family = rng.choice(families)
     if family == "llama" and maybe(rng, 0.6):
         family = rng.choice(tuple(models.DECODERS))
+    if family == "bert" and maybe(rng, 0.5):
+        family = rng.choice(("roberta", "distilbert"))
     model["family"] = family
     heads = model["heads"]
     if family in models.DECODERS:
@@ -51,7 +53,7 @@ def draw_model(rng, families):
         model["dropout"] = rng.choice((0.0, 0.0, 0.1, 0.4))
     if family == "gpt2":
         model["scale_by_layer"], model["unscaled"] = maybe(rng, 0.15), maybe(rng, 0.1)
-    if family in ("bert", "imdb_bert"):
+    if family == "imdb_bert" or family in models.ENCODERS:
         model["classes"] = rng.choice((2, 2, 3, 5, 7))
         model["token_types"] = rng.choice((1, 2, 2, 3))
     if family == "imdb_bert":
@@ -68,9 +70,9 @@ def pruned(given, defaults):
 
 def text_for(rng, model):
     """Gives the model a tokenizer, so that it can read text, and returns a form of text for it."""
-    bert = model.get("family") in ("bert", "imdb_bert")
-    model["tokenizer"] = "words" if bert and model.get("source", "folder") == "folder" else "bytes"
-    classifies = model.get("family") == "imdb_bert" or (bert and model.get("head") in ("classify", "trunk"))
+    is_encoder = model.get("family") == "imdb_bert" or model.get("family") in models.ENCODERS
+    model["tokenizer"] = "words" if is_encoder and model.get("source", "folder") == "folder" else "bytes"
+    classifies = model.get("family") == "imdb_bert" or (is_encoder and model.get("head") in ("classify", "trunk"))
     return rng.choice(("csv", "text rows") if classifies else ("text", "text rows"))
 
 
@@ -91,7 +93,7 @@ def draw_data(rng, model, share_of_text=0.25):
 
 def needs_other_tokenizer(model):
     """Whether text needs a model folder: a new masked LM has the byte tokenizer, which has no mask token."""
-    return model.get("family") == "bert" and model.get("head", "mlm") == "mlm" and model.get("source", "folder") == "config"
+    return model.get("family") in models.ENCODERS and model.get("head", "mlm") == "mlm" and model.get("source", "folder") == "config"
 
 
 def draw_training(rng):
@@ -210,7 +212,8 @@ def draw_texts_of_prompts(rng, model, other):
 
 def draw_adapter(rng, family):
     flags = {"lora": rng.choice((1, 2, 3, 4))}
-    targets = {"gpt2": ("all-linear", "c_attn,c_proj", "c_fc"), "bert": ("all-linear", "query,value", "output.dense")}
+    targets = {"gpt2": ("all-linear", "c_attn,c_proj", "c_fc"), "distilbert": ("all-linear", "q_lin,v_lin", "ffn.lin2"),
+               **dict.fromkeys(("bert", "roberta"), ("all-linear", "query,value", "output.dense"))}
     targets = targets.get(family, ("all-linear", "q_proj,v_proj", "o_proj"))
     for name, values in {"lora-alpha": (1, 3.5), "lora-targets": targets, "lora-dropout": (0.2,)}.items():
         if maybe(rng, 0.35):

@@ -9,6 +9,7 @@ import confirm
 import data
 import extreme
 import forecasts
+import models
 import quantized
 import runs
 import tensor_file
@@ -390,7 +391,7 @@ def verify(work):
 def names(work):
     """Files with alternative tensor names must give the same results."""
     usual = Inputs({**work.case, "model": {**work.case["model"], "names": ""}}, work.path("usual"))
-    if work.inputs.model["head"] == "trunk" and work.inputs.model["family"] == "bert":
+    if work.inputs.model["head"] == "trunk" and work.inputs.model["family"] in models.ENCODERS:
         renamed = work.inputs
         work.inputs = usual
         wanted = work.reference()

@@ -11,12 +11,12 @@ import zlib
 import tensor_file
 
 DEFAULTS = {
-    "family": "llama",    # one of DECODERS | gpt2 | bert | imdb_bert
+    "family": "llama",    # one of DECODERS | gpt2 | one of ENCODERS | imdb_bert
     "source": "folder",   # folder | config (initial weights of Cleave) | a preset's name
     "window": 0,          # of the families with sliding windows; 0: none
     "layers": 2, "heads": 2, "kv_heads": 0, "head_dim": 4, "hidden": 0, "inter": 12, "vocab": 31, "positions": 64,
     "tied": False, "attention_bias": False, "mlp_bias": False, "activation": "", "theta": 10000.0, "rope": "default",
-    "head": "mlm",        # for bert: mlm | classify | pretraining | trunk
+    "head": "mlm",        # of ENCODERS: mlm | classify | pretraining (only bert) | trunk
     "classes": 2, "dropout": 0.0, "file_dtype": "fp32", "gain": 1.0, "seed": 0,
     "scale_by_layer": False, "unscaled": False, "pad_id": -1, "eos_id": -1, "token_types": 2, "tokenizer": "",
     "experts": 2,         # of mixtral and qwen3_moe
@@ -32,12 +32,19 @@ DEFAULTS = {
 DECODERS = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral", "smollm3": "SmolLM3",
             "olmo2": "Olmo2", "olmo3": "Olmo3", "phi3": "Phi3", "mixtral": "Mixtral", "qwen3_moe": "Qwen3Moe",
             "gemma2": "Gemma2", "gemma3_text": "Gemma3"}
+# The first part of the names of classes, of BERT and its relatives.
+ENCODERS = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert"}
 GEMMA = ("gemma2", "gemma3_text")
 OLMO = ("olmo2", "olmo3")
 WITH_EXPERTS = ("mixtral", "qwen3_moe")
+# The blocks of a family other than Llama and its relatives.
+BLOCKS = {"gpt2": "transformer.h", "bert": "bert.encoder.layer", "roberta": "roberta.encoder.layer",
+          "distilbert": "distilbert.transformer.layer"}
 # Layers of an MLP, by family, that a plan can shard.
 WITH_PLANS = {"gpt2": ("transformer.h.*.mlp.c_fc", "transformer.h.*.mlp.c_proj"),
-              "bert": ("bert.encoder.layer.*.intermediate.dense", "bert.encoder.layer.*.output.dense")}
+              "distilbert": ("distilbert.transformer.layer.*.ffn.lin1", "distilbert.transformer.layer.*.ffn.lin2")}
+WITH_PLANS |= {family: (f"{family}.encoder.layer.*.intermediate.dense", f"{family}.encoder.layer.*.output.dense")
+               for family in ("bert", "roberta")}
 WITH_PLANS |= {family: ("model.layers.*.mlp.{gate_proj,up_proj}", "model.layers.*.mlp.down_proj")
                for family in ("llama", "qwen2", "qwen3", "mistral", "smollm3", "olmo2", "olmo3", "gemma2", "gemma3_text")}
 WORDS = ("the", "of", "a", "cat", "dog", "runs", "film", "fine", "dull", "un", "##able", "##s", "##ing", ".", ",", "b", "c",
@@ -48,7 +55,7 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 def full(model):
     """The model with every key."""
     out = {**DEFAULTS, **model}
-    if out["family"] in ("gpt2", "bert", "imdb_bert"):
+    if out["family"] in ("gpt2", "imdb_bert", *ENCODERS):
         out["hidden"] = out["heads"] * out["head_dim"]
         out["kv_heads"] = out["heads"]
     out["hidden"] = out["hidden"] or out["heads"] * out["head_dim"]
@@ -156,18 +163,39 @@ def bert_config(m):
               "max_position_embeddings": m["positions"], "type_vocab_size": m["token_types"], "layer_norm_eps": 1e-12,
               "hidden_dropout_prob": m["dropout"], "attention_probs_dropout_prob": m["dropout"],
               "tie_word_embeddings": m["tied"]}
-    heads = {"mlm": "BertForMaskedLM", "classify": "BertForSequenceClassification", "pretraining": "BertForPreTraining",
-             "trunk": "BertModel"}
-    config["architectures"] = ["ImdbBert" if m["family"] == "imdb_bert" else heads[m["head"]]]
-    if m["family"] == "imdb_bert":
-        config["model_type"] = "imdb_bert"
+    config["architectures"] = ["ImdbBert" if m["family"] == "imdb_bert" else class_of(m)]
+    if m["family"] in ("imdb_bert", "roberta"):
+        config["model_type"] = m["family"]
+    if m["family"] == "roberta":  # positions begin after the pad id
+        config["max_position_embeddings"] += first_position(m)
     if m["head"] == "classify" or m["family"] == "imdb_bert":
         config["id2label"] = {str(i): f"class {i}" for i in range(m["classes"])}
     return config
 
 
+def class_of(m):
+    heads = {"mlm": "ForMaskedLM", "classify": "ForSequenceClassification", "pretraining": "ForPreTraining", "trunk": "Model"}
+    return ENCODERS[m["family"]] + heads[m["head"]]
+
+
+def first_position(m):
+    """The row of RoBERTa's table of positions that the first token has."""
+    return (m["pad_id"] if 0 <= m["pad_id"] < m["vocab"] else 1) + 1
+
+
+def distilbert_config(m):
+    config = {"model_type": "distilbert", "architectures": [class_of(m)], "dim": m["hidden"], "n_layers": m["layers"],
+              "n_heads": m["heads"], "hidden_dim": m["inter"], "activation": m["activation"] or "gelu",
+              "max_position_embeddings": m["positions"], "dropout": m["dropout"], "attention_dropout": m["dropout"],
+              "seq_classif_dropout": m["dropout"], "tie_word_embeddings": m["tied"]}
+    if m["head"] == "classify":
+        config["id2label"] = {str(i): f"class {i}" for i in range(m["classes"])}
+    return config
+
+
 def config_of(m):
-    makers = {"gpt2": gpt2_config, "bert": bert_config, "imdb_bert": bert_config}
+    makers = {"gpt2": gpt2_config, "bert": bert_config, "roberta": bert_config, "imdb_bert": bert_config,
+              "distilbert": distilbert_config}
     config = makers.get(m["family"], decoder_config)(m)
     config["vocab_size"] = m["vocab"]
     config["initializer_range"] = 0.1
@@ -250,9 +278,12 @@ def gpt2_shapes(m):
 
 
 def bert_shapes(m):
+    """The tensors of BERT and RoBERTa."""
     d, i = m["hidden"], m["inter"]
-    trunk = "" if m["head"] == "trunk" else "bert."
-    for name, rows in (("word", m["vocab"]), ("position", m["positions"]), ("token_type", m["token_types"])):
+    is_bert = m["family"] == "bert"
+    trunk = "" if m["head"] == "trunk" else m["family"] + "."
+    positions = m["positions"] + (0 if is_bert else first_position(m))
+    for name, rows in (("word", m["vocab"]), ("position", positions), ("token_type", m["token_types"])):
         yield f"{trunk}embeddings.{name}_embeddings.weight", [rows, d]
     yield from with_bias(trunk + "embeddings.LayerNorm", [d])
     for n in range(m["layers"]):
@@ -262,8 +293,26 @@ def bert_shapes(m):
         for name, shape in (("attention.output.dense", [d, d]), ("attention.output.LayerNorm", [d]),
                             ("intermediate.dense", [i, d]), ("output.dense", [d, i]), ("output.LayerNorm", [d])):
             yield from with_bias(at + name, shape)
-    if m["head"] != "mlm":
+    if m["head"] == "trunk" or (is_bert and m["head"] != "mlm"):
         yield from with_bias(trunk + "pooler.dense", [d, d])
+    yield from (bert_head_shapes if is_bert else roberta_head_shapes)(m)
+
+
+def roberta_head_shapes(m):
+    d = m["hidden"]
+    if m["head"] == "mlm":
+        yield f"lm_head.{'' if m['tied'] else 'decoder.'}bias", [m["vocab"]]
+        yield from with_bias("lm_head.dense", [d, d])
+        yield from with_bias("lm_head.layer_norm", [d])
+        if not m["tied"]:
+            yield "lm_head.decoder.weight", [m["vocab"], d]
+    if m["head"] == "classify":
+        yield from with_bias("classifier.dense", [d, d])
+        yield from with_bias("classifier.out_proj", [m["classes"], d])
+
+
+def bert_head_shapes(m):
+    d = m["hidden"]
     if m["head"] in ("mlm", "pretraining"):
         yield f"cls.predictions.{'' if m['tied'] else 'decoder.'}bias", [m["vocab"]]
         yield from with_bias("cls.predictions.transform.dense", [d, d])
@@ -273,6 +322,27 @@ def bert_shapes(m):
     if m["head"] == "pretraining":
         yield from with_bias("cls.seq_relationship", [2, d])
     if m["head"] == "classify":
+        yield from with_bias("classifier", [m["classes"], d])
+
+
+def distilbert_shapes(m):
+    d, i = m["hidden"], m["inter"]
+    trunk = "" if m["head"] == "trunk" else "distilbert."
+    for name, rows in (("word", m["vocab"]), ("position", m["positions"])):
+        yield f"{trunk}embeddings.{name}_embeddings.weight", [rows, d]
+    yield from with_bias(trunk + "embeddings.LayerNorm", [d])
+    for n in range(m["layers"]):
+        for name, shape in (*((f"attention.{part}_lin", [d, d]) for part in ("q", "k", "v", "out")), ("sa_layer_norm", [d]),
+                            ("ffn.lin1", [i, d]), ("ffn.lin2", [d, i]), ("output_layer_norm", [d])):
+            yield from with_bias(f"{trunk}transformer.layer.{n}.{name}", shape)
+    if m["head"] == "mlm":
+        yield from with_bias("vocab_transform", [d, d])
+        yield from with_bias("vocab_layer_norm", [d])
+        yield "vocab_projector.bias", [m["vocab"]]
+        if not m["tied"]:
+            yield "vocab_projector.weight", [m["vocab"], d]
+    if m["head"] == "classify":
+        yield from with_bias("pre_classifier", [d, d])
         yield from with_bias("classifier", [m["classes"], d])
 
 
@@ -315,8 +385,8 @@ def renamed(m, tensors):
             name = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
             if m["family"] == "gpt2":
                 name = name.removeprefix("transformer.")
-            if m["family"] == "bert" and m["head"] == "trunk":
-                name = "bert." + name
+            if m["family"] in ENCODERS and m["head"] == "trunk":
+                name = f"{m['family']}.{name}"
             name = name.replace("predictions.decoder.bias", "predictions.bias")
         out[name] = entry
     if m["names"] == "extra":
@@ -344,7 +414,8 @@ def write_tokenizer(folder, m):
 
 def shapes_of(m):
     """(name, shape) of each tensor of a model with every key."""
-    return {"gpt2": gpt2_shapes, "bert": bert_shapes}.get(m["family"], decoder_shapes)(m)
+    makers = {"gpt2": gpt2_shapes, "bert": bert_shapes, "roberta": bert_shapes, "distilbert": distilbert_shapes}
+    return makers.get(m["family"], decoder_shapes)(m)
 
 
 def write(folder, model):

@@ -103,7 +103,7 @@ def train_words(inputs, out, flags, model=None, math_flags=None):
     words = ["train", "--model", model or inputs.model_path, "--data", *inputs.data_words(), "--out", out]
     if "eval-every" in case["math"]:
         words += ["--eval-data", inputs.eval_path]
-    if inputs.model["head"] == "trunk" and inputs.model["family"] == "bert":
+    if inputs.model["head"] == "trunk" and inputs.model["family"] in models.ENCODERS:
         words += ["--task", "classify"]
     return words + inputs.tokenizer_words() + words_of(math_flags or case["math"]) + flags
 

@@ -58,7 +58,7 @@ def can_compare(model, dtype):
     """Whether transformers computes this model with the same formulas and dtypes."""
     return (has_modules("torch", "transformers") and dtype in ("fp32", "fp64") and model["family"] != "imdb_bert" and not model["names"]
             and model["hidden"] % model["heads"] == 0  # transformers refuses other sizes
-            and not (model["family"] == "bert" and model["head"] in ("trunk", "pretraining")))
+            and not (model["family"] in models.ENCODERS and model["head"] in ("trunk", "pretraining")))
 
 
 def loss(inputs, dtype):

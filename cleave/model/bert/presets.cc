@@ -47,7 +47,8 @@ std::vector<Preset> roberta_presets() {
                    {"bos_token_id", 0},
                    {"pad_token_id", 1},
                    {"eos_token_id", 2}});
-    out.push_back({.name = "ro" + bert.name, .config_json = config.dump()});
+    const std::string size = bert.name.substr(std::string("bert").size());
+    out.push_back({.name = "roberta" + size, .config_json = config.dump()});
   }
   return out;
 }
