@@ -39,7 +39,7 @@ std::string mixed_text(int num_lines) {
 
 std::vector<std::shared_ptr<const Tokenizer>> tokenizers() {
   std::vector<std::shared_ptr<const Tokenizer>> all{byte_tokenizer()};
-  for (const char* name : {"bert", "gemma", "gpt2", "llama2", "llama3"}) {
+  for (const char* name : {"bert", "gemma", "gpt2", "llama2", "llama3", "xlm-roberta"}) {
     all.push_back(load_tokenizer(test::source_file(str("tests/golden/tokenizer/small/", name))));
   }
   return all;
