@@ -217,20 +217,21 @@ TEST(PresetConfig, VocabularyOfZero_IsThatOfThePublishedModel) {
 // and its relatives, those that transformers counts.
 TEST(PresetConfig, NameOfAPublishedModel_HasItsNumberOfParameters) {
   for (const auto& [name, published] : std::vector<std::pair<std::string, int64_t>>{
-           {"llama2-7b", 6738415616},     {"llama2-13b", 13015864320},
-           {"llama2-70b", 68976648192},   {"llama3-8b", 8030261248},
-           {"llama3-70b", 70553706496},   {"llama3.1-8b", 8030261248},
-           {"llama3.1-70b", 70553706496}, {"llama3.1-405b", 405853388800},
-           {"llama3.2-1b", 1235814400},   {"llama3.2-3b", 3212749824},
-           {"qwen2.5-0.5b", 494032768},   {"qwen2.5-1.5b", 1543714304},
-           {"qwen2.5-3b", 3085938688},    {"qwen2.5-7b", 7615616512},
-           {"qwen2.5-14b", 14770033664},  {"qwen2.5-32b", 32763876352},
-           {"qwen2.5-72b", 72706203648},  {"qwen3-0.6b", 596049920},
-           {"qwen3-1.7b", 1720574976},    {"qwen3-4b", 4022468096},
-           {"qwen3-8b", 8190735360},      {"qwen3-14b", 14768307200},
-           {"qwen3-32b", 32762123264},    {"bert-base", 109514298},
-           {"bert-large", 335174458},     {"roberta-base", 124697433},
-           {"roberta-large", 355412057},  {"distilbert-base", 66985530}}) {
+           {"llama2-7b", 6738415616},       {"llama2-13b", 13015864320},
+           {"llama2-70b", 68976648192},     {"llama3-8b", 8030261248},
+           {"llama3-70b", 70553706496},     {"llama3.1-8b", 8030261248},
+           {"llama3.1-70b", 70553706496},   {"llama3.1-405b", 405853388800},
+           {"llama3.2-1b", 1235814400},     {"llama3.2-3b", 3212749824},
+           {"qwen2.5-0.5b", 494032768},     {"qwen2.5-1.5b", 1543714304},
+           {"qwen2.5-3b", 3085938688},      {"qwen2.5-7b", 7615616512},
+           {"qwen2.5-14b", 14770033664},    {"qwen2.5-32b", 32763876352},
+           {"qwen2.5-72b", 72706203648},    {"qwen3-0.6b", 596049920},
+           {"qwen3-1.7b", 1720574976},      {"qwen3-4b", 4022468096},
+           {"qwen3-8b", 8190735360},        {"qwen3-14b", 14768307200},
+           {"qwen3-32b", 32762123264},      {"bert-base", 109514298},
+           {"bert-large", 335174458},       {"roberta-base", 124697433},
+           {"roberta-large", 355412057},    {"distilbert-base", 66985530},
+           {"xlm-roberta-base", 278295186}, {"xlm-roberta-large", 560142482}}) {
     int64_t count = 0;
     for (const auto& p : make_model(preset_config(name, 0))->parameters()) count += p->numel();
     EXPECT_EQ(count, published) << name;

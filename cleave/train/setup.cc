@@ -18,6 +18,7 @@
 #include "cleave/file/weighted_path.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/mesh/scalar_type.h"
+#include "cleave/model/bert/config.h"
 #include "cleave/model/generation_config.h"
 #include "cleave/model/gguf/tokenizer.h"
 #include "cleave/planner/layout_options.h"
@@ -91,8 +92,8 @@ Json config_of_new(const std::string& name, const Tokenizer& tokenizer) {
   // gradient.
   if (special.pad && special.pad != special.eos) {
     json["pad_token_id"] = *special.pad;
-  } else if (!json.contains("pad_token_id") && base.string_or("model_type", "") != "roberta") {
-    // Nor those of the family's default id, which RoBERTa needs: its positions begin after it.
+  } else if (!json.contains("pad_token_id") && !begins_after_padding(base)) {
+    // Nor those of the family's default id, except where positions begin after it.
     json["pad_token_id"] = nullptr;
   }
   return Json::parse(json.dump(), is_config(name) ? name : "preset " + name);

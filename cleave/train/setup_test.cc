@@ -191,7 +191,7 @@ TEST_F(Setup, NewModelWithoutPaddingToken_HasNone) {
 // The first position of RoBERTa is that after the padding id, by default 1.
 TEST_F(Setup, NewRobertaWithoutPaddingToken_HasTheDefaultOne) {
   std::ofstream(folder_ / "roberta.json")
-      << R"({"architectures": ["RobertaForMaskedLM"], "model_type": "roberta", "hidden_size": 8,
+      << R"({"architectures": ["XLMRobertaForMaskedLM"], "model_type": "xlm-roberta", "hidden_size": 8,
         "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8,
         "max_position_embeddings": 34})";
   TrainOptions o = options("roberta.json", "rows.jsonl");

@@ -56,7 +56,8 @@ std::vector<int64_t> predictions(const ExecuteOptions& o) {
   const auto model = cleave::make_model(folder.config);
   cleave::load_model(*model, folder, at::kFloat);
   std::vector<std::string> texts;
-  cleave::for_each_text(o.out + "/test.csv", [&](const std::string& t) { texts.push_back(t); });
+  cleave::for_each_text(o.out + "/test.csv",
+                        [&](const cleave::Texts& row) { texts.push_back(row.first); });
   const auto tokenizer = cleave::load_tokenizer(folder.path);
   const auto ids =
       cleave::encode_batch(*tokenizer, texts, {},

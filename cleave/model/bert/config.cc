@@ -109,6 +109,11 @@ const BertType* find_bert_type(std::string_view model_type) {
   return nullptr;
 }
 
+bool begins_after_padding(const Json& config) {
+  const BertType* type = find_bert_type(config.string_or("model_type", ""));
+  return type != nullptr && type->family == BertFamily::kRoberta;
+}
+
 BertConfig BertConfig::from_json(const Json& json) {
   refuse_other_kinds(json);
   const BertType* type = find_bert_type(json.string_or("model_type", ""));

@@ -30,6 +30,9 @@ enum class BertHead : uint8_t {
   kClassifier,   ///< BertForSequenceClassification
 };
 
+/// Whether positions begin after the padding id, which such a model must have: RoBERTa's.
+bool begins_after_padding(const Json& config);
+
 /// The config.json of the types above.
 struct BertConfig {
   ModelFacts facts;  ///< max_positions: those of tokens
