@@ -89,9 +89,10 @@ class JsonTexts {
                                 return row.has(name);
                               }).value_or(TextFields{.first = "text"});
     if (!fields_) fields_ = fields;
-    if (fields != *fields_)
+    if (fields != *fields_) {
       row.fail(str("it has ", listed(fields), ", the rows before it have ", listed(*fields_),
                    "; give all rows of a file the same"));
+    }
     Texts texts{.first = row.at(fields.first).as_string()};
     if (!fields.second.empty()) texts.second = row.at(fields.second).as_string();
     return texts;
