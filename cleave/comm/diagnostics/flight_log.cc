@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "cleave/comm/api/operation.h"
 
@@ -22,6 +24,28 @@ uint64_t last_begin_ns(const SharedSegment& segment, int rank) {
   const RankSlot& slot = segment.rank(rank);
   const uint64_t number = slot.num_operations.load(std::memory_order_acquire);
   return number == 0 ? 0 : log_read(slot, number - 1).begin_ns;
+}
+
+/// Whether the rank has written the record. A rank that is stopped between taking a number and
+/// writing leaves the entry as it was: empty, or of kFlightLogLength operations ago.
+bool is_written(const RankSlot& slot, const FlightRecord& record) {
+  constexpr uint64_t kHalf = kFlightLogLength / 2;
+  const bool may_be_old = record.number >= kFlightLogLength;
+  const uint64_t since = may_be_old ? log_read(slot, record.number - kHalf).begin_ns : 0;
+  return record.op != Op::kNone && record.begin_ns > since;
+}
+
+/// The last records that the rank has written, the newest first.
+std::vector<FlightRecord> last_records(const RankSlot& slot) {
+  // Started (asynchronous) calls may have begun and ended after the operation that the rank is in.
+  constexpr uint64_t kMaxLookback = 4;
+  const uint64_t number = slot.num_operations.load(std::memory_order_acquire);
+  std::vector<FlightRecord> records;
+  for (uint64_t back = 1; back <= std::min(number, kMaxLookback); ++back) {
+    FlightRecord record = log_read(slot, number - back);
+    if (is_written(slot, record)) records.push_back(std::move(record));
+  }
+  return records;
 }
 
 }  // namespace
@@ -80,13 +104,8 @@ std::string describe(const SharedSegment& segment, const FlightRecord& record) {
 }
 
 std::optional<FlightRecord> current_operation(const SharedSegment& segment, int rank) {
-  const RankSlot& slot = segment.rank(rank);
-  const uint64_t number = slot.num_operations.load(std::memory_order_acquire);
-  // Started (asynchronous) calls may have begun and ended after the operation that the rank is in.
-  constexpr uint64_t kMaxLookback = 4;
-  for (uint64_t back = 1; back <= std::min(number, kMaxLookback); ++back) {
-    const FlightRecord record = log_read(slot, number - back);
-    if (!record.is_done) return record;
+  for (FlightRecord& record : last_records(segment.rank(rank))) {
+    if (!record.is_done) return std::move(record);
   }
   return std::nullopt;
 }
@@ -96,8 +115,8 @@ std::string describe_place(const SharedSegment& segment, int rank) {
     return "in " + describe(segment, *record);
   }
   const RankSlot& slot = segment.rank(rank);
-  const uint64_t number = slot.num_operations.load(std::memory_order_acquire);
-  if (number != 0) return "after " + describe(segment, log_read(slot, number - 1));
+  const std::vector<FlightRecord> last = last_records(slot);
+  if (!last.empty()) return "after " + describe(segment, last.front());
   return slot.state.load() == RankState::kAbsent ? "not yet there" : "before its first operation";
 }
 

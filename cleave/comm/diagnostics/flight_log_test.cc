@@ -42,6 +42,24 @@ TEST_F(FlightLog, Place_ShowsTheStateOfTheLastOperation) {
   EXPECT_EQ(describe_step(*segment_, 0), " in step 37");
 }
 
+// As if the rank were stopped after it took a number, before it writes the record.
+TEST_F(FlightLog, RecordThatIsNotWritten_IsNoPlace) {
+  RankSlot& slot = segment_->rank(0);
+  slot.state.store(RankState::kJoined);
+  slot.num_operations.fetch_add(1);
+  EXPECT_EQ(describe_place(*segment_, 0), "before its first operation");
+  uint64_t sequence = 1;
+  for (; sequence <= 2; ++sequence) log_end(slot, begin(sequence));
+  slot.num_operations.fetch_add(1);
+  EXPECT_EQ(describe_place(*segment_, 0), "after all_reduce 2 on axis tp at mlp");
+  for (; sequence <= 300; ++sequence) log_end(slot, begin(sequence));
+  slot.num_operations.fetch_add(1);  // the entry has the operation of 256 operations ago
+  EXPECT_EQ(describe_place(*segment_, 0), "after all_reduce 300 on axis tp at mlp");
+  begin(301);
+  slot.num_operations.fetch_add(1);
+  EXPECT_EQ(describe_place(*segment_, 0), "in all_reduce 301 on axis tp at mlp");
+}
+
 TEST_F(FlightLog, EveryStateOfARank_HasItsName) {
   const std::vector<std::pair<RankState, std::string>> states = {{RankState::kAbsent, "absent"},
                                                                  {RankState::kJoined, "joined"},
