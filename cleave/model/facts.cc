@@ -15,7 +15,7 @@ std::optional<int64_t> default_id(const Json& json, std::string_view key,
 FactNames names_in(const Json& json, const FactNames& names) {
   constexpr FactNames kUsual;
   const auto present = [&json](const char* own, const char* usual) {
-    if (!json.has(usual)) return own;
+    if (std::string_view(own) == usual || !json.has(usual)) return own;
     const Json value = json.at(usual);
     if (json.has(own) && json.at(own).as_int() != value.as_int()) {
       value.fail(str(own, " is ", json.at(own).as_int(),

@@ -34,6 +34,7 @@ UNDRAWN = [("other launchers", COMMANDS, {"local-rank"}),
            ("another tokenizer: its own tests", ["predict"], {"tokenizer"}),
            ("pages, tables and other limits: tests of plan", ["plan"],
             {"vocab-size", "memory", "html", "runs", "parameters", "draw-schedule", "plan", "config"}),
+           ("two texts: tests of generate", ["predict"], {"text-pair"}),
            ("an adapter of a classifier: tests of LoRA", ["predict"], {"adapter"})]
 
 
