@@ -35,6 +35,10 @@ Gpt2Config Gpt2Config::from_json(const Json& json) {
   c.facts = read_facts(json, kNames);
   check_heads_divide(json, c.facts, kNames);
   c.intermediate = json.int_or("n_inner", 4 * c.facts.hidden, 1, kMostWidth);
+  if (c.intermediate > kMostWidth) {
+    json.fail(str("n_inner, by default 4 x n_embd, is ", c.intermediate, "; expected at most ",
+                  kMostWidth));
+  }
   c.activation = read_activation(json, "activation_function", "gelu_new");
   c.norm_eps = json.number_or("layer_norm_epsilon", c.norm_eps, 0, 1);
   c.init_range = json.number_or("initializer_range", c.init_range, 0, kMostInitRange);
