@@ -173,22 +173,6 @@ BpeClass bpe_class(const fs::path& folder, const SpecialNames& names) {
                "GPT2Tokenizer, CodeGenTokenizer, Qwen2Tokenizer or RobertaTokenizer");
 }
 
-/// Puts a begin token before every text, and an end token after it.
-void surround(std::optional<int64_t> begin, std::optional<int64_t> end, PipelineParts& parts) {
-  using What = TemplateStep::What;
-  const auto one = [&](What what, int64_t type_id) {
-    std::vector<TemplateStep> steps;
-    if (begin) steps.push_back({What::kToken, *begin, type_id});
-    steps.push_back({what, 0, type_id});
-    if (end) steps.push_back({What::kToken, *end, type_id});
-    return steps;
-  };
-  parts.sequence_template = {.single = one(What::kFirst, 0), .pair = one(What::kFirst, 0)};
-  const std::vector<TemplateStep> second = one(What::kSecond, 1);
-  auto& pair = parts.sequence_template.pair;
-  pair.insert(pair.end(), second.begin(), second.end());
-}
-
 /// The special tokens that the class adds to a text.
 void add_template(PipelineParts& parts, const BpeClass& kind, const SpecialNames& names) {
   const SpecialIds& ids = parts.special;
@@ -200,7 +184,8 @@ void add_template(PipelineParts& parts, const BpeClass& kind, const SpecialNames
   const auto wanted = [&names](std::string_view key, std::optional<int64_t> id) {
     return names.config && names.config->bool_or(key, false) ? id : std::nullopt;
   };
-  surround(wanted("add_bos_token", ids.bos), wanted("add_eos_token", ids.eos), parts);
+  parts.sequence_template =
+      make_text_template(wanted("add_bos_token", ids.bos), wanted("add_eos_token", ids.eos));
 }
 
 /// The steps of the class before the model.
@@ -332,7 +317,7 @@ PipelineParts read_ranks(const fs::path& folder, const SpecialNames& names) {
   parts.pre_tokenizer = make_byte_pre_tokenizer(kLlama3Pattern);
   parts.decoder = make_byte_decoder();
   parts.special = ids_of(parts, names);
-  surround(parts.special.bos, std::nullopt, parts);
+  parts.sequence_template = make_text_template(parts.special.bos, std::nullopt);
   return parts;
 }
 

@@ -259,6 +259,19 @@ PipelineParts read_pipeline(const Json& json) {
   return parts;
 }
 
+SequenceTemplate make_text_template(std::optional<int64_t> begin, std::optional<int64_t> end) {
+  const auto surrounded = [&](What what, int64_t type_id, Steps& steps) {
+    if (begin) steps.push_back({What::kToken, *begin, type_id});
+    steps.push_back({what, 0, type_id});
+    if (end) steps.push_back({What::kToken, *end, type_id});
+  };
+  SequenceTemplate out{.single = {}, .pair = {}};
+  surrounded(What::kFirst, 0, out.single);
+  surrounded(What::kFirst, 0, out.pair);
+  surrounded(What::kSecond, 1, out.pair);
+  return out;
+}
+
 SequenceTemplate make_bert_template(int64_t cls, int64_t sep) {
   return {.single = {{What::kToken, cls, 0}, {What::kFirst, 0, 0}, {What::kToken, sep, 0}},
           .pair = {{What::kToken, cls, 0},

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,9 @@ std::unique_ptr<Tokenizer> make_pipeline(PipelineParts parts);
 
 /// Reads the parts of a tokenizer.json, except special ids and fingerprint. Throws Error(kFormat).
 PipelineParts read_pipeline(const Json& json);
+
+/// A begin token before every text, and an end token after it.
+SequenceTemplate make_text_template(std::optional<int64_t> begin, std::optional<int64_t> end);
 
 /// BERT's template: cls A sep; cls A sep B sep, where the second text and its sep have type 1.
 SequenceTemplate make_bert_template(int64_t cls, int64_t sep);

@@ -7,6 +7,8 @@
 
 #include "cleave/base/error.h"
 #include "cleave/text/utf8.h"
+#include "cleave/tokenizer/pipeline.h"
+#include "cleave/tokenizer/pipeline.h"
 
 namespace cleave::inline tokenizer {
 namespace {
@@ -168,22 +170,11 @@ class SentencePiece final : public Tokenizer {
 
   /// As in Llama: the begin token by default, the end token on request.
   void make_template(const SpecialNames& names) {
-    using What = TemplateStep::What;
-    const auto flag = [&names](std::string_view key, bool fallback) {
-      return names.config ? names.config->bool_or(key, fallback) : fallback;
+    const auto wanted = [&names](std::string_view key, std::optional<int64_t> id, bool fallback) {
+      return (names.config ? names.config->bool_or(key, fallback) : fallback) ? id : std::nullopt;
     };
-    const bool begin = special_.bos && flag("add_bos_token", true);
-    const bool end = special_.eos && flag("add_eos_token", false);
-    const auto surround = [&](What what, int64_t type_id, std::vector<TemplateStep>& steps) {
-      if (begin) steps.push_back({What::kToken, *special_.bos, type_id});
-      steps.push_back({what, 0, type_id});
-      if (end) steps.push_back({What::kToken, *special_.eos, type_id});
-    };
-    template_.single.clear();
-    template_.pair.clear();
-    surround(What::kFirst, 0, template_.single);
-    surround(What::kFirst, 0, template_.pair);
-    surround(What::kSecond, 1, template_.pair);
+    template_ = make_text_template(wanted("add_bos_token", special_.bos, true),
+                                   wanted("add_eos_token", special_.eos, false));
   }
 
   Processor whole_;      // the model of the file
