@@ -8,7 +8,6 @@
 #include "cleave/base/error.h"
 #include "cleave/text/utf8.h"
 #include "cleave/tokenizer/pipeline.h"
-#include "cleave/tokenizer/pipeline.h"
 
 namespace cleave::inline tokenizer {
 namespace {
