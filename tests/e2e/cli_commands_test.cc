@@ -455,6 +455,14 @@ TEST(Launch, RankThatFails_GivesItsExitCode) {
   EXPECT_TRUE(contains(ran.err, "rank 1")) << ran.err;
 }
 
+// Daemons ignore SIGCHLD, and hand that down: a launcher would wait for its ranks for ever.
+TEST(Launch, EndOfChildrenIsIgnored_ExitCodesArrive) {
+  const RunResult ran = run_program({"/usr/bin/timeout", "20", "/usr/bin/perl", "-e",
+                                     "$SIG{CHLD} = 'IGNORE'; exec @ARGV", test::program(), "launch",
+                                     "-n", "2", "/bin/bash", "-c", "exit $((RANK * 9))"});
+  EXPECT_EQ(ran.exit_code, 9) << ran.err;
+}
+
 TEST(Launch, CommandInPlaceOfAProgram_IsRefusedWithTheCommandLineThatIsMeant) {
   const std::string program = test::program();
   const RunResult ran = run_cleave({"launch", "-n", "2", "--", "train", "--data", "my text.txt"});

@@ -157,12 +157,15 @@ TEST(Rendezvous, RankBeyondTheWorld_IsRefused) {
 }
 
 TEST(Rendezvous, RankKilledWithoutALauncher_IsNoticedByTheOthers) {
-  Job job;
-  for (int rank = 0; rank < 3; ++rank) job.start(rank, 3, {"CLEAVE_TEST_DIES=1"});
-  EXPECT_EQ(job.wait(), (std::vector<int>{6, 137, 6}));
-  EXPECT_THAT(job.errors(0), HasSubstr("rank 1 (pid "));
-  EXPECT_THAT(job.errors(0), HasSubstr(") died after all_reduce 1 on axis all at s; rank 0 stopped "
-                                       "in barrier 2 on axis all at without rank 1"));
+  for (const char* kernel : {"CLEAVE_TEST_KERNEL=any", "CLEAVE_TEST_WITHOUT_PIDFDS=1"}) {
+    Job job;
+    for (int rank = 0; rank < 3; ++rank) job.start(rank, 3, {"CLEAVE_TEST_DIES=1", kernel});
+    EXPECT_EQ(job.wait(), (std::vector<int>{6, 137, 6})) << kernel;
+    EXPECT_THAT(job.errors(0), HasSubstr("rank 1 (pid "));
+    EXPECT_THAT(job.errors(0),
+                HasSubstr(") died after all_reduce 1 on axis all at s; rank 0 stopped in barrier 2 "
+                          "on axis all at without rank 1"));
+  }
 }
 
 TEST(Rendezvous, TwoJobsAtTheSameTime_StayApart) {

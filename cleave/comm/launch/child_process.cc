@@ -132,12 +132,6 @@ ChildProcess::ChildProcess(const ChildOptions& options) {
                " s: ", program, " (pid ", pid_, ") has not begun; it was stopped before it could");
   CLEAVE_CHECK(*error == 0, Code::kUsage, program, " cannot be started: ", std::strerror(*error));
   pidfd_ = static_cast<int>(syscall(SYS_pidfd_open, pid_, 0));
-  if (pidfd_ < 0) {
-    const int pidfd_error = errno;
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-    throw Error(Code::kMemory, str("pidfd_open of a rank: ", std::strerror(pidfd_error)));
-  }
 }
 
 ChildProcess::ChildProcess(ChildProcess&& other) noexcept

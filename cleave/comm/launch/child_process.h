@@ -30,7 +30,7 @@ class ChildProcess {
   ChildProcess& operator=(ChildProcess&&) = delete;
 
   [[nodiscard]] pid_t pid() const { return pid_; }
-  /// Readable once the child has ended.
+  /// Readable once the child has ended; -1 on kernels before Linux 5.3: see poll_timeout().
   [[nodiscard]] int pidfd() const { return pidfd_; }
   /// Its exit code, or 128 + n after signal n; nullopt while it runs. Reaps it.
   std::optional<int> poll_exit();
@@ -44,5 +44,12 @@ class ChildProcess {
   std::optional<int> exit_code_;
   int end_signal_ = 0;
 };
+
+/// The timeout for a poll() of pidfds, in milliseconds, -1 for none: at most 20 on kernels without
+/// pidfds, where the caller has to look at its children itself. `child` is any of them.
+inline int poll_timeout(int wanted, const ChildProcess& child) {
+  constexpr int kPeriod = 20;
+  return child.pidfd() >= 0 || (wanted >= 0 && wanted < kPeriod) ? wanted : kPeriod;
+}
 
 }  // namespace cleave::inline comm

@@ -134,7 +134,7 @@ class Attempt {
       const auto left = std::chrono::ceil<milliseconds>(until - Clock::now()).count();
       timeout_ms = static_cast<int>(std::clamp<int64_t>(left, 5, 60'000));
     }
-    poll(polled.data(), polled.size(), timeout_ms);
+    poll(polled.data(), polled.size(), poll_timeout(timeout_ms, runs_.front().shell));
   }
 
   void handle(int signal) {
@@ -216,9 +216,11 @@ std::vector<std::string> hosts_that_answer(const HostsOptions& options) {
   std::vector<std::string> found;
   size_t index = 0;
   for (ChildProcess& shell : shells) {
-    const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now()).count();
-    pollfd ended{shell.pidfd(), POLLIN, 0};
-    poll(&ended, 1, static_cast<int>(std::max<int64_t>(left, 0)));
+    while (!shell.poll_exit() && Clock::now() < deadline) {
+      const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now()).count();
+      pollfd ended{shell.pidfd(), POLLIN, 0};
+      poll(&ended, 1, poll_timeout(static_cast<int>(std::max<int64_t>(left, 0)), shell));
+    }
     if (shell.poll_exit() == 0) found.push_back(options.hosts[index]);
     ++index;
   }

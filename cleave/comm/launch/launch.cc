@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <fstream>
 #include <iostream>
 #include <netinet/in.h>
 #include <poll.h>
@@ -18,6 +17,7 @@
 #include "cleave/comm/diagnostics/flight_log.h"
 #include "cleave/comm/launch/child_process.h"
 #include "cleave/comm/launch/signal_reader.h"
+#include "cleave/comm/shm/rank_endpoint.h"
 
 namespace cleave::inline comm {
 namespace {
@@ -28,15 +28,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kFailureGrace{200};
 // The same with ranks on other hosts: the rank that failed may end after those that noticed it.
 constexpr std::chrono::milliseconds kShareGrace{2000};
-
-/// Whether a process is stopped, for example by SIGSTOP.
-bool is_stopped(pid_t pid) {
-  std::ifstream file(str("/proc/", pid, "/stat"));
-  std::string text;
-  std::getline(file, text);
-  const size_t end = text.rfind(") ");  // the end of its name, which may contain anything
-  return end != std::string::npos && text.compare(end, 3, ") T") == 0;
-}
 
 /// A port that is free now, for ranks that open their own. Cleave does not listen on it.
 int free_port() {
@@ -161,7 +152,8 @@ class Launcher {
   /// so no watchdog would report it.
   void check_stopped() {
     size_t rank = 0;
-    while (rank < ranks_.size() && (ended_[rank] || !is_stopped(ranks_[rank].pid()))) ++rank;
+    while (rank < ranks_.size() && (ended_[rank] || process_state(ranks_[rank].pid()) != 'T'))
+      ++rank;
     if (rank == ranks_.size()) {
       stopped_since_.reset();
       return;
@@ -225,6 +217,7 @@ class Launcher {
       // After the deadline SIGKILL has been sent: poll at a short interval.
       timeout_ms = static_cast<int>(std::clamp<int64_t>(left.count(), 5, 60'000));
     }
+    timeout_ms = poll_timeout(timeout_ms, ranks_.front());
     poll(polled.data(), polled.size(), timeout_ms);
   }
 

@@ -198,6 +198,20 @@ TEST(Launch, RankKilled_StopsAllAndIsNamed) {
   }
 }
 
+// Linux before 5.3, as in RHEL 8, has no pidfd_open.
+TEST(Launch, KernelWithoutPidfds_RanksEndAndAKilledOneIsNamed) {
+  for (const bool is_killed : {true, false}) {
+    RunningLaunch running("loop", 3, {"CLEAVE_TEST_WITHOUT_PIDFDS=1"});
+    const auto begin = Clock::now();
+    is_killed ? (void)kill(running.rank(1), SIGKILL) : running.launcher().send(SIGTERM);
+    EXPECT_EQ(running.wait(), is_killed ? 137 : 143);
+    EXPECT_LT(milliseconds_since(begin), test::limit_ms(500));
+    EXPECT_FALSE(running.any_rank_alive());
+    const std::string killed = str("rank 1 (pid ", running.rank(1), ") was killed by signal 9 ");
+    EXPECT_EQ(running.errors().find(killed) != std::string::npos, is_killed) << running.errors();
+  }
+}
+
 TEST(Launch, StoppedRankAndAnotherOneKilled_EndsBoth) {
   RunningLaunch running("loop", 3);
   kill(running.rank(0), SIGSTOP);

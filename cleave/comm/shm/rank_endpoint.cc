@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <new>
 #include <poll.h>
@@ -110,6 +110,14 @@ Error as_error(const std::exception_ptr& caught) {
   }
 }
 
+char process_state(int pid) {
+  std::ifstream file(str("/proc/", pid, "/stat"));
+  std::string text;
+  std::getline(file, text);
+  const size_t end = text.rfind(") ");  // the end of its name, which may contain anything
+  return end == std::string::npos || end + 2 == text.size() ? '\0' : text[end + 2];
+}
+
 RankEndpoint::RankEndpoint(std::shared_ptr<SharedSegment> segment, int rank,
                            const RankOptions& options, std::unique_ptr<TcpReplicator> replicator)
     : segment_(std::move(segment)),
@@ -202,7 +210,12 @@ bool RankEndpoint::is_dead(int rank) {
   if (other.state.load() != RankState::kJoined) return false;
   if (fd < 0) fd = static_cast<int>(syscall(SYS_pidfd_open, other.pid.load(), 0));
   pollfd ended{fd, POLLIN, 0};
-  const bool has_ended = fd < 0 ? errno == ESRCH : poll(&ended, 1, 0) == 1;
+  const auto is_ended_state = [](char state) {
+    return state == '\0' || state == 'Z' || state == 'X';
+  };
+  // Linux before 5.3 has no pidfd_open, and containers may forbid it.
+  const bool has_ended =
+      fd < 0 ? is_ended_state(process_state(other.pid.load())) : poll(&ended, 1, 0) == 1;
   // Read the state last: a rank that exits in order records this before its process ends.
   return has_ended && other.state.load() == RankState::kJoined;
 }
