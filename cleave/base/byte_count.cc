@@ -4,9 +4,9 @@
 #include <array>
 #include <cctype>
 #include <charconv>
-#include <iomanip>
-#include <sstream>
 #include <string>
+
+#include "cleave/base/str.h"
 
 namespace cleave::inline base {
 
@@ -33,9 +33,7 @@ std::string bytes_text(double bytes) {
   constexpr std::array kUnits{"bytes", "KiB", "MiB", "GiB", "TiB"};
   size_t unit = 0;
   for (; bytes >= 1024 && unit + 1 < kUnits.size(); ++unit) bytes /= 1024;
-  std::ostringstream out;
-  out << std::fixed << std::setprecision(unit == 0 || bytes >= 100 ? 0 : 1) << bytes;
-  return out.str() + ' ' + kUnits.at(unit);
+  return fixed_text(bytes, unit == 0 || bytes >= 100 ? 0 : 1) + ' ' + kUnits.at(unit);
 }
 
 }  // namespace cleave::inline base

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <iomanip>
-#include <sstream>
 #include <string_view>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -18,12 +16,6 @@ namespace {
 
 constexpr int kMaxBar = 30;  // columns inside the brackets
 constexpr int kMinBar = 5;
-
-std::string fixed(double value, int digits) {
-  std::ostringstream out;
-  out << std::fixed << std::setprecision(digits) << value;
-  return std::move(out).str();
-}
 
 std::string two_digits(int64_t value) {
   return str(value < 10 ? "0" : "", value);
@@ -54,8 +46,8 @@ std::string fitted(const std::string& text, size_t width) {
 
 std::string duration_text(double seconds) {
   const double shown = std::clamp(seconds, 0.0, 1e12);
-  if (shown > 0 && shown < 0.9995) return fixed(1000 * shown, shown < 0.0095 ? 1 : 0) + "ms";
-  if (shown < 9.95) return fixed(shown, 1) + "s";
+  if (shown > 0 && shown < 0.9995) return fixed_text(1000 * shown, shown < 0.0095 ? 1 : 0) + "ms";
+  if (shown < 9.95) return fixed_text(shown, 1) + "s";
   const int64_t whole = std::llround(shown);
   if (whole < 60) return str(whole, "s");
   if (whole < 3600) return str(whole / 60, "m ", two_digits(whole % 60), "s");
@@ -70,7 +62,7 @@ std::string count_text(double count) {
     ++suffix;
   }
   const int digits = suffix == 0 || count >= 99.95 ? 0 : count >= 9.995 ? 1 : 2;
-  return fixed(count, digits) + std::string(kSuffixes[suffix]);
+  return fixed_text(count, digits) + std::string(kSuffixes[suffix]);
 }
 
 Progress::Progress(ProgressOptions options)
@@ -116,15 +108,15 @@ std::string Progress::count() const {
 
 std::string Progress::figures() const {
   std::string text;
-  if (!std::isnan(reading_.loss)) text += "  loss " + fixed(reading_.loss, 4);
+  if (!std::isnan(reading_.loss)) text += "  loss " + fixed_text(reading_.loss, 4);
   if (!std::isnan(reading_.reward_margin))
-    text += "  reward margin " + fixed(reading_.reward_margin, 4);
+    text += "  reward margin " + fixed_text(reading_.reward_margin, 4);
   if (!std::isnan(reading_.reward_accuracy)) {
-    text += "  reward accuracy " + fixed(reading_.reward_accuracy, 4);
+    text += "  reward accuracy " + fixed_text(reading_.reward_accuracy, 4);
   }
-  if (!std::isnan(reading_.eval_loss)) text += "  eval " + fixed(reading_.eval_loss, 4);
+  if (!std::isnan(reading_.eval_loss)) text += "  eval " + fixed_text(reading_.eval_loss, 4);
   if (!std::isnan(reading_.eval_accuracy)) {
-    text += "  accuracy " + fixed(reading_.eval_accuracy, 4);
+    text += "  accuracy " + fixed_text(reading_.eval_accuracy, 4);
   }
   if (!std::isnan(reading_.tokens_per_s)) {
     text += "  " + count_text(reading_.tokens_per_s) + " tokens/s";

@@ -133,12 +133,6 @@ double microseconds(const std::vector<double>& sorted, double share) {
   return sorted[static_cast<size_t>(share * static_cast<double>(sorted.size() - 1))] * 1e6;
 }
 
-std::string rounded(double number, int digits) {
-  std::ostringstream out;
-  out << std::fixed << std::setprecision(digits) << number;
-  return std::move(out).str();
-}
-
 void print(const Options& options, const std::string& op, int64_t bytes,
            const std::vector<double>& samples, double bytes_moved) {
   const double median = microseconds(samples, 0.5), low = microseconds(samples, 0.1),
@@ -162,9 +156,9 @@ void print(const Options& options, const std::string& op, int64_t bytes,
   }
   std::cout << std::left << std::setw(15) << op << std::right << std::setw(12) << bytes_text(bytes);
   for (const double us : {median, low, high}) {
-    std::cout << std::setw(12) << rounded(us, us < 100 ? 2 : 0);
+    std::cout << std::setw(12) << fixed_text(us, us < 100 ? 2 : 0);
   }
-  std::cout << std::setw(10) << rounded(bandwidth / 1e9, 2) << std::endl;
+  std::cout << std::setw(10) << fixed_text(bandwidth / 1e9, 2) << std::endl;
 }
 
 std::vector<int64_t> sizes(const Options& options, DType dtype) {

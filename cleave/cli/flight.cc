@@ -3,7 +3,6 @@
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "cleave/cli/doctor.h"
 #include "cleave/comm/api/operation.h"
@@ -21,7 +20,7 @@ std::string rank_list(const std::vector<int>& ranks) {
 }
 
 std::string seconds_text(double seconds) {
-  std::ostringstream text;
+  TextStream text;
   text << std::setprecision(3);
   if (seconds < 1e-3) {
     text << seconds * 1e6 << " us";

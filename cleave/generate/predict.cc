@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include <ATen/ATen.h>
@@ -76,9 +75,7 @@ struct Output {
 };
 
 std::string line_of(const std::string& name, double probability) {
-  char number[32];
-  [[maybe_unused]] const int length = std::snprintf(number, sizeof number, "%.4f", probability);
-  return str("  ", number, "  ", name, '\n');
+  return str("  ", fixed_text(probability, 4), "  ", name, '\n');
 }
 
 /// The score of a model with one label, as in the pipelines of transformers: its logit in a

@@ -1,6 +1,5 @@
 #include <array>
 #include <iomanip>
-#include <sstream>
 
 #include "cleave/base/str.h"
 #include "cleave/pipeline/schedule.h"
@@ -51,7 +50,7 @@ std::string draw_schedule(const Schedule& schedule) {
   const Timeline timeline = timeline_of(schedule, unit_cost(schedule));
   const ScheduleShape& shape = schedule.shape;
   const double height = kTop + shape.num_ranks * kRow + kBelow;
-  std::ostringstream out;
+  TextStream out;
   out << "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" << kLeft + timeline.end * kUnit + 12
       << "\" height=\"" << height << "\" font-family=\"sans-serif\" font-size=\"13\">\n"
       << "<style>.f{fill:#4c8dd6}.b{fill:#e0803a}.w{fill:#5fae62}"

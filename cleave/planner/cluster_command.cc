@@ -169,14 +169,6 @@ Object json_of(const ClusterPlan& p, const ClusterPlan& best, const Rates& rates
   return out;
 }
 
-std::string fixed(double value, int digits) {
-  std::ostringstream out;
-  out.setf(std::ios::fixed);
-  out.precision(digits);
-  out << value;
-  return out.str();
-}
-
 template <class Kinds, class Text>
 std::string kinds_text(const Kinds& kinds, const Text& text) {
   std::string out;
@@ -201,12 +193,13 @@ void print_wrapped(const std::string& text, size_t indent) {
 }
 
 void print(const ClusterPlan& p, const Rates& rates, size_t place, double tokens) {
-  const std::string days = tokens > 0 ? str(", ", fixed(rates.days, 1), " days, ",
+  const std::string days = tokens > 0 ? str(", ", fixed_text(rates.days, 1), " days, ",
                                             count_text(rates.device_hours), " device-hours")
                                       : "";
   log_info(place, ". ", flags_of(p.run));
-  log_info("   ", duration_text(p.cost.time.total()), " a step, MFU ", fixed(100 * rates.mfu, 1),
-           " %, ", count_text(rates.tokens_per_s), " tokens/s", days);
+  log_info("   ", duration_text(p.cost.time.total()), " a step, MFU ",
+           fixed_text(100 * rates.mfu, 1), " %, ", count_text(rates.tokens_per_s), " tokens/s",
+           days);
   const auto size = [](double b) { return bytes_text(b); };
   const auto seconds = [](double s) { return duration_text(s); };
   print_wrapped(str("   memory ", bytes_text(p.cost.memory.total()), ": ",

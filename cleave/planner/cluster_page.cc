@@ -1,8 +1,6 @@
 #include "cleave/planner/cluster_page.h"
 
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -14,12 +12,7 @@ namespace {
 
 using Object = nlohmann::ordered_json;
 
-/// With four digits: more would only make the page larger.
-double rounded(double value) {
-  char text[32];
-  (void)std::snprintf(text, sizeof text, "%.4g", value);
-  return std::strtod(text, nullptr);
-}
+constexpr int kNumDigits = 4;  // of a number: more would only make the page larger
 
 /// The settings of a layout, then bytes by memory_kinds(), then seconds by time_kinds().
 Object row_of(const ClusterPlan& p) {
@@ -32,8 +25,10 @@ Object row_of(const ClusterPlan& p) {
                 static_cast<int>(r.sharding),
                 static_cast<int>(r.recompute),
                 r.ep};
-  for (const auto& [name, bytes] : memory_kinds(p.cost.memory)) row.push_back(rounded(bytes));
-  for (const auto& [name, seconds] : time_kinds(p.cost.time)) row.push_back(rounded(seconds));
+  for (const auto& [name, bytes] : memory_kinds(p.cost.memory))
+    row.push_back(rounded_to(bytes, kNumDigits));
+  for (const auto& [name, seconds] : time_kinds(p.cost.time))
+    row.push_back(rounded_to(seconds, kNumDigits));
   return row;
 }
 

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iomanip>
 #include <numeric>
-#include <sstream>
 
 #include "cleave/base/error.h"
 
@@ -171,7 +169,7 @@ std::array<std::pair<const char*, double>, 6> time_kinds(const ClusterTime& t) {
 }
 
 std::string flags_of(const ClusterRun& r) {
-  std::ostringstream out;
+  TextStream out;
   out << "--tp " << r.tp << " --pp " << r.pp << " --dp " << r.dp << " --micro-batch-size "
       << r.micro_batch;
   if (r.ep > 1) out << " --ep " << r.ep;
@@ -190,14 +188,11 @@ std::string why_slower(const ClusterPlan& best, const ClusterPlan& slower) {
   for (size_t i = 1; i < a.size(); ++i) {
     if (b.at(i).second - a.at(i).second > b.at(most).second - a.at(most).second) most = i;
   }
-  std::ostringstream out;
-  out << std::fixed << std::setprecision(1)
-      << 100 * (slower.cost.time.total() / best.cost.time.total() - 1) << " % slower";
+  const double share = slower.cost.time.total() / best.cost.time.total() - 1;
+  const std::string text = fixed_text(100 * share, 1) + " % slower";
   const double more = b.at(most).second - a.at(most).second;
-  if (more > 0) {
-    out << ": " << b.at(most).first << " +" << std::setprecision(more < 1 ? 3 : 1) << more << " s";
-  }
-  return out.str();
+  if (more <= 0) return text;
+  return str(text, ": ", b.at(most).first, " +", fixed_text(more, more < 1 ? 3 : 1), " s");
 }
 
 }  // namespace cleave::inline planner

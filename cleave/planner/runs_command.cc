@@ -4,8 +4,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 
+#include "cleave/base/byte_count.h"
 #include "cleave/base/log.h"
 #include "cleave/planner/cluster_command.h"
 #include "cleave/planner/published_runs.h"
@@ -29,10 +29,8 @@ struct Errors {
     return {{"rows", count}, {"mean", count == 0 ? 0 : sum / count}, {"worst", worst}};
   }
   [[nodiscard]] std::string text() const {
-    std::ostringstream out;
-    out << std::fixed << std::setprecision(1) << "mean " << 100 * sum / count << " %, worst "
-        << 100 * worst << " % of " << counted(count, "row");
-    return out.str();
+    return str("mean ", fixed_text(100 * sum / count, 1), " %, worst ", fixed_text(100 * worst, 1),
+               " % of ", counted(count, "row"));
   }
 };
 
@@ -45,29 +43,14 @@ struct SourceErrors {
 
 using Sources = std::map<std::string, SourceErrors>;
 
-std::string number(double value, int width, int digits) {
-  std::ostringstream out;
-  out << std::setw(width);
-  if (value == 0) {
-    out << "-";
-  } else {
-    out << std::fixed << std::setprecision(digits) << value;
-  }
-  return out.str();
+std::string number(double value, size_t width, int digits) {
+  return right_aligned(value == 0 ? "-" : fixed_text(value, digits), width);
 }
 
 std::string error_text(double published, double predicted) {
-  std::ostringstream out;
-  out << std::setw(8);
-  if (published == 0) {
-    out << "";
-  } else {
-    std::ostringstream percent;
-    percent << std::showpos << std::fixed << std::setprecision(1)
-            << 100 * (predicted / published - 1) << " %";
-    out << percent.str();
-  }
-  return out.str();
+  const double percent = 100 * (predicted / published - 1);
+  return right_aligned(
+      published == 0 ? "" : str(percent < 0 ? "" : "+", fixed_text(percent, 1), " %"), 8);
 }
 
 /// Whether a run that had the memory is predicted to be too large, or the reverse. Rows that do not
@@ -101,7 +84,7 @@ Object json_of(const PublishedRun& p, const ClusterCost& cost) {
 void print(const PublishedRun& p, const ClusterCost& cost) {
   const double seconds = cost.time.total();
   const double memory = cost.memory.total() / kGiB;
-  std::ostringstream out;
+  TextStream out;
   out << std::setw(5) << p.id << ' ' << std::left << std::setw(18) << p.model << std::right
       << number(p.step_s, 10, 3) << number(seconds, 10, 3) << error_text(p.step_s, seconds)
       << number(p.memory_bytes / kGiB, 8, 1) << number(memory, 8, 1)

@@ -4,7 +4,7 @@
 #include <bit>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
+#include <iomanip>
 
 #include "cleave/base/error.h"
 #include "cleave/report/record.h"
@@ -78,10 +78,11 @@ std::string checksum_of(std::string_view bytes) {
 fs::path new_name() {
   const double now = unix_time_s();
   const double seconds = std::floor(now);
-  char text[64];
-  (void)std::snprintf(text, sizeof text, "events.out.tfevents.%010.0f.%06.0f.", seconds,
-                      std::floor((now - seconds) * 1e6));
-  return text + host_name();
+  TextStream name;
+  name << std::setfill('0') << "events.out.tfevents." << std::setw(10)
+       << static_cast<int64_t>(seconds) << '.' << std::setw(6)
+       << static_cast<int64_t>((now - seconds) * 1e6) << '.' << host_name();
+  return std::move(name).str();
 }
 
 }  // namespace

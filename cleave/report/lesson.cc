@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -240,9 +239,7 @@ int64_t all_weights(const LessonSizes& s) {
 std::string number_text(double number, LessonUnit unit) {
   if (unit == LessonUnit::kBytes) return bytes_text(number);
   if (unit == LessonUnit::kCount) return str(std::llround(number));
-  char text[32];
-  (void)std::snprintf(text, sizeof text, "%.1f %%", 100 * number);
-  return text;
+  return fixed_text(100 * number, 1) + " %";
 }
 
 std::vector<LessonAnswer> lesson_answers(std::string_view name, const LessonRuns& runs) {

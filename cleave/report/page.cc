@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -56,11 +54,7 @@ constexpr Column kEvalColumns[] = {
 /// The values with seven digits, as many as an fp32 has: more would only make the page larger.
 Object numbers(const std::vector<double>& values) {
   Object array = Object::array();
-  for (const double value : values) {
-    char text[32];
-    (void)std::snprintf(text, sizeof text, "%.7g", value);
-    array.push_back(std::strtod(text, nullptr));  // NaN becomes null
-  }
+  for (const double value : values) array.push_back(rounded_to(value, 7));  // NaN becomes null
   return array;
 }
 
@@ -115,12 +109,6 @@ std::string data_json(const std::vector<ReportRun>& runs) {
   return text;
 }
 
-std::string fixed(double value, int digits) {
-  char text[64];
-  (void)std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
-}
-
 /// The median of the finite values; NAN without any.
 double median_of(const Rows& rows, double (*value)(const StepMetrics&)) {
   std::vector<double> values;
@@ -162,8 +150,8 @@ NamesAndValues final_numbers(const ReportRun& run) {
   const auto add = [&](const std::string& name, double value, const auto& text) {
     all.emplace_back(name, std::isfinite(value) ? text(value) : "");
   };
-  const auto digits = [](double value) { return fixed(value, 4); };
-  const auto percent = [](double share) { return fixed(share * 100, 1) + " %"; };
+  const auto digits = [](double value) { return fixed_text(value, 4); };
+  const auto percent = [](double share) { return fixed_text(share * 100, 1) + " %"; };
   const auto size = [](double bytes) { return bytes_text(bytes); };
   const StepMetrics none;
   const StepMetrics& last = run.metrics.empty() ? none : run.metrics.back();
@@ -267,7 +255,8 @@ std::string time_table(const std::string& title, const NamesAndSeconds& parts,
   for (const auto& [name, seconds] : parts) {
     if (seconds <= 0) continue;
     const double share = seconds / sum;
-    table.push_back(Row{{name}, {duration_text(seconds)}, {fixed(share * 100, 1) + " %", share}});
+    table.push_back(
+        Row{{name}, {duration_text(seconds)}, {fixed_text(share * 100, 1) + " %", share}});
   }
   table.push_back(Row{{"total"}, {duration_text(sum)}, {""}});
   if (forecast.parts.empty()) return table_html(table);

@@ -1,7 +1,6 @@
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdio>
+#include <iomanip>
 #include <nlohmann/json.hpp>
 
 #include "cleave/mesh/scalar_type.h"
@@ -15,15 +14,15 @@ using Of = Comparison::Of;
 using Kind = VerifiedPart::Kind;
 
 std::string short_number(double x) {
-  std::array<char, 32> text{};
-  (void)std::snprintf(text.data(), text.size(), "%.1e", x);
-  return x == 0 ? "0" : text.data();
+  TextStream out;
+  out << std::scientific << std::setprecision(1) << x;
+  return x == 0 ? "0" : std::move(out).str();
 }
 
 std::string exact_number(double x) {
-  std::array<char, 32> text{};
-  (void)std::snprintf(text.data(), text.size(), "%.9g", x);
-  return text.data();
+  TextStream out;
+  out << std::setprecision(9) << x;
+  return std::move(out).str();
 }
 
 /// The matching value with the largest ratio of distance to bound; null if there is none.

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <ctime>
 #include <iomanip>
-#include <sstream>
 
 #include "cleave/chat/jinja/interpreter.h"
 
@@ -94,7 +93,7 @@ Value strftime_now(Interpreter& run, Arguments& arguments) {
   const std::time_t now = run.options().now;
   std::tm local{};
   localtime_r(&now, &local);
-  std::ostringstream out;
+  TextStream out;
   out << std::put_time(&local, format.string().c_str());
   return run.text(std::move(out).str());
 }
