@@ -40,8 +40,15 @@ std::optional<std::string> likely_name(std::string_view name, std::span<const st
   const std::vector<std::string> nearest = nearest_names(name, names, 1);
   if (nearest.empty()) return std::nullopt;
   const size_t longer = std::max(name.size(), nearest.front().size());
-  if (5 * edit_distance(name, nearest.front()) > 2 * longer) return std::nullopt;
-  return nearest.front();
+  if (5 * edit_distance(name, nearest.front()) <= 2 * longer) return nearest.front();
+  constexpr size_t kMinStart = 3;
+  std::optional<std::string> begun;
+  for (const std::string& candidate : names) {
+    if (name.size() < kMinStart || !candidate.starts_with(name)) continue;
+    if (begun) return std::nullopt;
+    begun = candidate;
+  }
+  return begun;
 }
 
 std::string did_you_mean(std::string_view name, std::span<const std::string> names) {

@@ -31,6 +31,15 @@ TEST(LikelyName, NameThatDiffersInMoreThanTwoFifths_IsNotSuggested) {
   EXPECT_EQ(likely_name("x", {}), std::nullopt);
 }
 
+TEST(LikelyName, StartOfOneName_GivesIt) {
+  const std::vector<std::string> names = {"keep-last", "max-new-tokens", "max-shard-size"};
+  EXPECT_EQ(likely_name("keep", names), "keep-last");
+  EXPECT_EQ(likely_name("max-s", names), "max-shard-size");
+  EXPECT_EQ(likely_name("max", names), std::nullopt);
+  EXPECT_EQ(likely_name("ke", names), std::nullopt);
+  EXPECT_EQ(likely_name("last", names), std::nullopt);
+}
+
 TEST(DidYouMean, ThreeTwoOneNone_ReadsAsASentence) {
   const std::vector<std::string> names = {"aa", "ab", "zzz", "zzzz"};
   EXPECT_EQ(did_you_mean("aa", names), "; did you mean 'aa', 'ab' or 'zzz'");

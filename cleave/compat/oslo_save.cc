@@ -154,7 +154,8 @@ class Target {
       if (is_replaced(name, config.has_value())) continue;
       std::error_code code;
       fs::create_hard_link(target_ / name, folder_->path() / name, code);
-      if (code) throw_io((target_ / name).string(), "link", code.value());
+      if (code) fs::copy(target_ / name, folder_->path() / name, code);  // no links on this disk
+      if (code) throw_io((target_ / name).string(), "copy", code.value());
     }
     folder_->write_file(kManifestName, make_manifest(folder_->path(), blocks));
     folder_->commit();

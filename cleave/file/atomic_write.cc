@@ -26,6 +26,22 @@ fs::path folder_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
+/// For file systems that do not swap, as NFS. A crash in between leaves all files, but `b` under a
+/// name with kPartialSuffix.
+void swap_by_renames(const fs::path& a, const fs::path& b) {
+  const fs::path aside = b.string() + ".old" + std::string(kPartialSuffix);
+  std::error_code problem;
+  if (fs::exists(b)) fs::remove_all(aside, problem);  // left by a crash
+  if (problem) throw_io(aside.string(), "unlink", problem.value());
+  if (std::rename(b.c_str(), aside.c_str()) != 0) throw_io(b.string(), "rename", errno);
+  if (std::rename(a.c_str(), b.c_str()) != 0) {
+    const int error = errno;
+    if (std::rename(aside.c_str(), b.c_str()) != 0) throw_io(aside.string(), "rename", errno);
+    throw_io(a.string(), "rename", error);
+  }
+  if (std::rename(aside.c_str(), a.c_str()) != 0) throw_io(aside.string(), "rename", errno);
+}
+
 }  // namespace
 
 void write_atomic(const fs::path& path, std::span<const std::byte> bytes) {
@@ -81,7 +97,9 @@ void swap_durably(const fs::path& a, const fs::path& b) {
     throw_io(b.string(), name(FileCall::kRename), error);
   }
   if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) != 0) {
-    throw_io(b.string(), "renameat2 (swap)", errno);
+    const bool is_unknown = errno == EINVAL || errno == ENOSYS;
+    if (!is_unknown) throw_io(b.string(), "renameat2 (swap)", errno);
+    swap_by_renames(a, b);
   }
   sync_folder(folder_of(b));
 }

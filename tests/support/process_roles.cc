@@ -1,21 +1,17 @@
 #include "tests/support/process_roles.h"
 
-#include <array>
 #include <cerrno>
-#include <cstddef>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <map>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
 
 #include "cleave/comm/bootstrap/rank_process.h"
+#include "tests/support/forbidden_call.h"
 
 namespace cleave::inline comm {
 namespace {
@@ -23,20 +19,6 @@ namespace {
 constexpr int kTestFailed = 200;  // exit code of a rank in which an expectation failed
 constexpr char kFieldEnd = '\x1f';
 constexpr char kRunEnd = '\x1e';
-
-/// Lets pidfd_open fail in this process and its children, as on Linux before 5.3.
-void forbid_pidfds() {
-  std::array<sock_filter, 4> program{
-      sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 0, 1),
-      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
-      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
-  const sock_fprog filter{program.size(), program.data()};
-  CLEAVE_CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-                   prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0 &&
-                   syscall(SYS_pidfd_open, getpid(), 0) < 0,
-               Code::kIo, "seccomp failed");
-}
 
 std::map<std::string, std::function<int()>>& roles() {
   static std::map<std::string, std::function<int()>> all;
@@ -89,7 +71,9 @@ std::optional<int> ProcessRole::run_named() {
   const char* name = std::getenv("CLEAVE_TEST_ROLE");
   if (name == nullptr) return std::nullopt;
   try {
-    if (std::getenv("CLEAVE_TEST_WITHOUT_PIDFDS") != nullptr) forbid_pidfds();
+    if (std::getenv("CLEAVE_TEST_WITHOUT_PIDFDS") != nullptr) {
+      test::forbid_call(SYS_pidfd_open, ENOSYS);
+    }
     return roles().at(name)();
   } catch (const Error& error) {
     std::cerr << error.what() << '\n';
