@@ -21,8 +21,8 @@ void sync_folder(const std::filesystem::path& folder);
 /// Renames inside one folder and syncs the folder. Throws Error(kIo).
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
 
-/// Swaps two names inside one folder and syncs the folder; atomically, unless the file system cannot
-/// (NFS, sshfs). Throws Error(kIo).
+/// Swaps two names inside one folder and syncs the folder; atomically, unless the file system
+/// cannot (NFS, sshfs). Throws Error(kIo).
 void swap_durably(const std::filesystem::path& a, const std::filesystem::path& b);
 
 /// Free bytes for this user on the disk of `folder`, at most UINT64_MAX. Throws Error(kIo).
