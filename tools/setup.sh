@@ -42,7 +42,7 @@ missing_packages() {
 ensure_packages() {
   if ! command -v dpkg >/dev/null || ! command -v apt-get >/dev/null; then
     [ -n "${CLEAVE_SKIP_PACKAGES:-}" ] && return
-    fail "this system has no apt; Debian 12 and Ubuntu 24.04 are set up automatically. Install what these" \
+    fail "this system has no apt; Debian 12 and 13 are set up automatically. Install what these" \
       "Debian packages hold, then run again with CLEAVE_SKIP_PACKAGES=1: $*"
   fi
   local missing sudo=()
@@ -57,7 +57,7 @@ ensure_packages() {
   "${sudo[@]}" apt-get -qq update || fail "apt-get update failed; is the network reachable? needed packages: $missing"
   # shellcheck disable=SC2086  # a list of words
   "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $missing >/dev/null ||
-    fail "apt-get could not install: $missing; is the network reachable? Debian 12 and Ubuntu 24.04 have them all"
+    fail "apt-get could not install: $missing; is the network reachable? Debian 12 and 13 have them all"
 }
 
 check_compiler() {
