@@ -68,8 +68,9 @@ TEST(SentencePieceFolders, SpecialAndAddedTokens_MatchTheReference) {
         EXPECT_EQ(tokenizer->encode(text), one["with_special"].get<Ids>()) << name << ": " << text;
       }
       if (!one.contains("decoded")) continue;
-      EXPECT_EQ(tokenizer->decode(ids), one["decoded"]) << name << ": " << text;
-      EXPECT_EQ(tokenizer->decode(ids, true), one["decoded_plain"]) << name << ": " << text;
+      EXPECT_EQ(tokenizer->decode(ids), one["decoded"].get<std::string>()) << name << ": " << text;
+      EXPECT_EQ(tokenizer->decode(ids, true), one["decoded_plain"].get<std::string>())
+          << name << ": " << text;
     }
   }
 }
