@@ -138,8 +138,8 @@ Output words_of(const Prediction& p, const std::vector<int64_t>& ids, const Tens
 
 void print(const Prediction& p, size_t index, const Tensor& scores) {
   const auto& [text, second] = p.texts[index];
-  const Output output = p.runnable.task() == Task::kClassify ? classes_of(p, scores)
-                                                             : words_of(p, p.rows[index], scores);
+  const Output output = labels_sequences(p.runnable.task()) ? classes_of(p, scores)
+                                                            : words_of(p, p.rows[index], scores);
   if (p.options.json) {
     ordered_json row = {{"text", text}};
     if (second) row["text_pair"] = *second;
@@ -178,7 +178,7 @@ ConfigFingerprint fingerprint_of(const Prediction& p) {
 }
 
 void check_masks(const Prediction& p) {
-  if (p.runnable.task() == Task::kClassify) return;
+  if (labels_sequences(p.runnable.task())) return;
   const std::optional<int64_t> mask = p.tokenizer->special().mask;
   CLEAVE_CHECK(mask, Code::kUsage, "the ", p.tokenizer->kind(),
                " tokenizer has no mask token; give --tokenizer a folder that has one");
@@ -196,7 +196,7 @@ void check_masks(const Prediction& p) {
 void predict_and_print(const PredictOptions& options) {
   CLEAVE_CHECK(options.batch_size >= 1, Code::kUsage, "--batch-size ", options.batch_size,
                " must be at least 1");
-  Runnable runnable(options, {"mlm", "classify"});
+  Runnable runnable(options, {"mlm", "classify", "regression"});
   const auto tokenizer = runnable.tokenizer(options.tokenizer, /*is_needed=*/true);
   const int64_t seq_len = runnable.seq_len(options.seq_len, runnable.facts().max_positions);
   Prediction prediction{.options = options,

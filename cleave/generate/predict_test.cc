@@ -99,7 +99,7 @@ TEST(PredictProgram, OneLabel_IsAScoreOfEachPair) {
   config.erase(config.find(problem), problem.size());
   write_atomic(folder / "m/config.json", config);
   const auto probability = predicted(options);
-  const Runnable runnable(options.model, "", "cpu", {"classify"});
+  const Runnable runnable(options.model, "", "cpu", {"regression"});
   const std::vector<std::vector<int64_t>> rows{{'a', 'b', 'c'}, {'d', 'e', 'f', 'g'}};
   const std::vector<std::vector<int64_t>> types{{0, 0, 1}, {0, 1, 1, 1}};
   test::on_ranks(1, [&](const Axis& axis) {

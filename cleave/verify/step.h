@@ -6,8 +6,9 @@ namespace cleave::verifying {
 
 /// The input of a training step: the sequences of all data-parallel ranks.
 struct StepInput {
-  Tensor ids;     ///< [B, T]
-  Tensor labels;  ///< shape of the logits without the last dim; -100 = no label
+  Tensor ids;  ///< [B, T]
+  Tensor
+      labels;  ///< shape of the logits without the last dim; has_label() says where there are any
   bool training = false;
 };
 
