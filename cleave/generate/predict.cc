@@ -74,8 +74,17 @@ struct Output {
   std::string text;
 };
 
+/// A text for the terminal: with line breaks and other control characters as a JSON text.
+std::string shown(const std::string& text) {
+  const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
+  const bool has_control = std::any_of(text.begin(), text.end(), is_control);
+  if (!has_control) return text;
+  const bool has_del = text.find('\x7f') != std::string::npos;  // escaped only beside all non-ASCII
+  return nlohmann::json(text).dump(-1, ' ', has_del, nlohmann::json::error_handler_t::replace);
+}
+
 std::string line_of(const std::string& name, double probability) {
-  return str("  ", fixed_text(probability, 4), "  ", name, '\n');
+  return str("  ", fixed_text(probability, 4), "  ", shown(name), '\n');
 }
 
 /// The score of a model with one label, as in the pipelines of transformers: its logit in a
@@ -109,13 +118,6 @@ std::string word_of(const Tokenizer& tokenizer, int64_t id) {
   return tokenizer.decode(std::array{id});
 }
 
-/// A word for the terminal: with line breaks and other control characters as a JSON text.
-std::string shown(const std::string& word) {
-  const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
-  const bool has_control = std::any_of(word.begin(), word.end(), is_control);
-  return has_control ? nlohmann::json(word).dump(-1, ' ', true) : word;
-}
-
 Output words_of(const Prediction& p, const std::vector<int64_t>& ids, const Tensor& scores) {
   const int64_t mask = *p.tokenizer->special().mask;
   Output out;
@@ -129,7 +131,7 @@ Output words_of(const Prediction& p, const std::vector<int64_t>& ids, const Tens
          ranked(scores[static_cast<int64_t>(at)], p.options.top_k)) {
       const std::string word = word_of(*p.tokenizer, id);
       words.push_back({{"word", word}, {"id", id}, {"probability", probability}});
-      out.text += line_of(shown(word), probability);
+      out.text += line_of(word, probability);
     }
     out.json["masks"].push_back({{"token", at}, {"words", words}});
   }
@@ -146,7 +148,7 @@ void print(const Prediction& p, size_t index, const Tensor& scores) {
     row.update(output.json);
     log_info(row.dump(-1, ' ', false, ordered_json::error_handler_t::replace));
   } else {
-    std::string lines = text + '\n' + (second ? *second + '\n' : "") + output.text;
+    std::string lines = shown(text) + '\n' + (second ? shown(*second) + '\n' : "") + output.text;
     lines.pop_back();
     log_info(lines);
   }

@@ -118,6 +118,23 @@ TEST(PredictProgram, OneLabel_IsAScoreOfEachPair) {
   EXPECT_EQ(predicted(options).at(0).dump(), probability[0].dump());
 }
 
+TEST(PredictProgram, TextsAndLabelsWithControlCharacters_ArePrintedAsJson) {
+  const test::TempFolder folder;
+  std::string config = kScorer;
+  config.replace(config.find("relevance"), 9, "\\u001b[31mred");
+  test::write_model_folder(folder / "m", config, test::tensors_of(config));
+  PredictOptions options;
+  options.model = folder / "m";
+  options.tokenizer = "bytes";
+  options.texts = {"\xc3\xa4\nb"};
+  options.second_texts = {"c\x7f"};
+  test::Captured captured;
+  cleave_predict(options);
+  const std::string out = captured.take();
+  EXPECT_TRUE(out.starts_with("\"\xc3\xa4\\nb\"\n\"c\\u007f\"\n  ")) << out;
+  EXPECT_TRUE(out.ends_with("  \"\\u001b[31mred\"\n")) << out;
+}
+
 TEST(PredictProgram, TextsWithoutTheirPairs_AreRefused) {
   const test::TempFolder folder;
   test::write_model_folder(folder / "m", kScorer, test::tensors_of(kScorer));
