@@ -9,7 +9,7 @@
 
 #include "cleave/base/error.h"
 #include "cleave/base/hash.h"
-#include "cleave/base/log.h"
+#include "cleave/comm/bootstrap/first_rank.h"
 #include "cleave/data/dataset_kinds.h"
 #include "cleave/data/documents.h"
 #include "cleave/text/csv.h"
@@ -216,8 +216,13 @@ std::string listed(const std::vector<std::string>& names) {
 
 /// A regression whose task was not given would become a classifier without a word.
 void warn_of_fractions(const std::set<std::string>& names) {
-  const auto is_score = [](const std::string& name) { return score_of(name).has_value(); };
-  if (!std::all_of(names.begin(), names.end(), is_score)) return;
+  bool have_fractions = false;
+  for (const std::string& name : names) {
+    const std::optional<double> score = score_of(name);
+    if (!score) return;
+    have_fractions = have_fractions || *score != std::floor(*score);
+  }
+  if (!have_fractions) return;
   log_warning_once("the labels are numbers with a fraction, and each of the ", names.size(),
                    " becomes a class; to learn the numbers, give --task regression");
 }

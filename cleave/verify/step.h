@@ -6,9 +6,8 @@ namespace cleave::verifying {
 
 /// The input of a training step: the sequences of all data-parallel ranks.
 struct StepInput {
-  Tensor ids;  ///< [B, T]
-  Tensor
-      labels;  ///< shape of the logits without the last dim; has_label() says where there are any
+  Tensor ids;     ///< [B, T]
+  Tensor labels;  ///< shape of the logits without the last dim; has_label() where there are any
   bool training = false;
 };
 
