@@ -26,7 +26,7 @@ DTensor squared_error(const DTensor& logits, const Tensor& labels, int64_t count
   const Tensor scores = whole.local().squeeze(1);
   const at::ScalarType type = scores.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   // Selected before the difference is squared: the gradient of a sequence without a label is 0.
-  const Tensor missing = has_label(labels).logical_not();
+  const Tensor missing = has_label(labels).bitwise_not();
   const Tensor errors = (scores.to(type) - labels.to(type)).masked_fill(missing, 0);
   const int64_t divisor = count > 0 ? count : has_label(labels).sum().item<int64_t>();
   return whole.with(errors.square().sum() / static_cast<double>(divisor), Replicate{});
