@@ -62,7 +62,7 @@ TEST(LabelLoss, Classes_HaveTheirCrossEntropy) {
   const Tensor labels = at::tensor({2, -100, 0}, at::kLong);
   EXPECT_TRUE(at::equal(label_loss(logits, labels, 7).local(),
                         cross_entropy(logits, labels, {.valid_tokens = 7}).local()));
-  EXPECT_TRUE(at::equal(has_label(labels), at::tensor({1, 0, 1}, at::kBool)));
+  EXPECT_TRUE(at::equal(has_label(labels), at::tensor({1, 0, 1}, at::kLong).to(at::kBool)));
 }
 
 TEST(NoLabels, OfEitherType_DoNotCount) {
