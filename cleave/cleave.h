@@ -24,6 +24,7 @@
 #include "cleave/nn/cross_entropy.h"
 #include "cleave/nn/dropout.h"
 #include "cleave/nn/embedding.h"
+#include "cleave/nn/label_loss.h"
 #include "cleave/nn/mlp.h"
 #include "cleave/nn/norm.h"
 #include "cleave/optim/loss_scale.h"

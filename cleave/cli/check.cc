@@ -160,21 +160,21 @@ void require_checkpoint(const std::string& folder) {
                              " steps are done", saves));
 }
 
-void require_model(const std::string& model, bool takes_presets) {
-  refuse_tilde("--model", model);
+void require_model(std::string_view flag, const std::string& model, bool takes_presets) {
+  refuse_tilde(flag, model);
   std::error_code problem;
   if (fs::is_directory(model, problem)) return require_checkpoint(model);
   if (is_gguf(model)) return;
-  if (is_hub_name(model)) return (void)hub_model(model, "--model");
+  if (is_hub_name(model)) return (void)hub_model(model, flag);
   const bool is_name = model.find('/') == std::string::npos && !fs::exists(model, problem);
   if (takes_presets && is_name) return;
   const bool is_config = takes_presets && fs::path(model).extension() == ".json";
-  if (is_config) return require_file("--model", model);
-  CLEAVE_CHECK(!fs::exists(model, problem), Code::kIo, "--model ", model,
+  if (is_config) return require_file(flag, model);
+  CLEAVE_CHECK(!fs::exists(model, problem), Code::kIo, flag, ' ', model,
                ": is a file; expected a model or run folder, ",
                takes_presets ? "a GGUF file, a config.json with sizes, or the name of a preset"
                              : "or a GGUF file");
-  throw Error(Code::kIo, str("--model ", model, ": no such folder",
+  throw Error(Code::kIo, str(flag, ' ', model, ": no such folder",
                              is_name ? "; a preset has no weights: train it with cleave train "
                                        "--model NAME --out DIR, then give DIR"
                                      : ""));

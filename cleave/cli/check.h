@@ -19,9 +19,9 @@ void announce_stdin();
 /// run is and when it saves.
 void require_checkpoint(const std::string& folder);
 
-/// Throws Error(kIo) unless `model` is a folder with a model or, with `takes_presets`, a
-/// config.json or the name of a preset (without '/').
-void require_model(const std::string& model, bool takes_presets);
+/// Throws Error(kIo) naming the flag unless `model` is a folder with a model or, with
+/// `takes_presets`, a config.json or the name of a preset (without '/').
+void require_model(std::string_view flag, const std::string& model, bool takes_presets);
 
 /// Throws Error(kIo) unless `tokenizer` is "bytes", a folder, a GGUF file, a model of the Hugging
 /// Face cache, or empty (the model's).

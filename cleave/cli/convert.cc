@@ -73,7 +73,7 @@ int run(ConvertOptions& options, Words& words, const Flags& flags) {
   if (!flags.is_given("format") && options.to.ends_with(".gguf")) words.format = "gguf";
   CLEAVE_CHECK(options.to != "gguf", Code::kUsage,
                "--to is gguf, the name of a format; give the file, as in --to model.gguf");
-  require_checkpoint(options.from);
+  require_model("--from", options.from, /*takes_presets=*/false);
   require_checkpoint(options.adapter);
   options.format = format_of(words.format);
   if (words.dtype == "f16") words.dtype = "fp16";

@@ -84,10 +84,10 @@ void print(const DiffReport& report) {
 
 int run(const Options& options) {
   CLEAVE_CHECK(!options.b.empty(), Code::kUsage, "diff compares two paths; see cleave diff --help");
-  for (const std::string& side : {options.a, options.b}) {
+  for (const auto& [name, side] : {std::pair{"A", options.a}, std::pair{"B", options.b}}) {
     std::error_code problem;
-    const bool is_there = std::filesystem::exists(local_model(side), problem);
-    CLEAVE_CHECK(is_there, Code::kIo, side,
+    const bool is_there = std::filesystem::exists(local_model(side, name), problem);
+    CLEAVE_CHECK(is_there, Code::kIo, name, ' ', side,
                  ": no such file or folder; give two model or run folders, or tensor files");
     require_checkpoint(side);
   }

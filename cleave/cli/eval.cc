@@ -14,7 +14,7 @@ void check(const EvalOptions& options) {
 
 Command eval_command() {
   return {.name = "eval",
-          .summary = "measure a model's mean loss and perplexity, accuracy or rewards on data",
+          .summary = "measure a model's loss and perplexity, accuracy, errors or rewards on data",
           .usage = "[--model] DIR --data FILES [flags]",
           .define = [](Flags& flags) -> Run {
             return define_inference<decltype(cleave_eval), EvalOptions>(flags, "cleave_eval",

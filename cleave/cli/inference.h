@@ -17,7 +17,7 @@ namespace cleave::cli {
 /// --ep match the launcher's world.
 template <class Options>
 void check_inference(const Options& options) {
-  require_model(options.model, /*takes_presets=*/false);
+  require_model("--model", options.model, /*takes_presets=*/false);
   require_checkpoint(options.adapter);
   require_tokenizer(options.tokenizer);
   check_world(options.tp, {{"--ep", options.ep}});

@@ -97,7 +97,7 @@ void check_cluster(const PlanOptions& o) {
 
 void check(const PlanOptions& options) {
   check_cluster(options);
-  require_model(options.model, /*takes_presets=*/true);
+  require_model("--model", options.model, /*takes_presets=*/true);
   if (!options.plan.empty()) require_file("--plan", options.plan);
   check_batch(options.batch_size, options.micro_batch_size, options.dp);
 }

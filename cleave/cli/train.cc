@@ -59,7 +59,7 @@ bool has_own_weights(const TrainOptions& options) {
 }
 
 void check_files(const TrainOptions& options) {
-  if (!has_own_weights(options)) require_model(options.model, /*takes_presets=*/true);
+  if (!has_own_weights(options)) require_model("--model", options.model, /*takes_presets=*/true);
   require_tokenizer(options.tokenizer);
   require_chat_template(options.chat_template);
   for (const WeightedPath& file : weighted_paths(options.data)) require_file("--data", file.path);

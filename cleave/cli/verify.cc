@@ -10,7 +10,7 @@ namespace cleave::cli {
 namespace {
 
 void check(const VerifyOptions& options) {
-  require_model(options.model, /*takes_presets=*/true);
+  require_model("--model", options.model, /*takes_presets=*/true);
   if (!options.plan.empty()) require_file("--plan", options.plan);
   check_world(options.tp, {{"--dp", options.dp}});
 }

@@ -9,7 +9,7 @@
 #include "cleave/compat/oslo.h"
 #include "cleave/file/model_path.h"
 #include "cleave/format/manifest.h"
-#include "cleave/nn/cross_entropy.h"
+#include "cleave/nn/label_loss.h"
 #include "cleave/parallel/gradients.h"
 #include "cleave/parallel/recompute.h"
 #include "cleave/pipeline/stages.h"
@@ -78,7 +78,7 @@ Output ParallelModel::operator()(const Batch& batch, const Context& context) {
   Output output;
   output.logits = (*model_)(DTensor(batch.ids, tp_, Replicate{}), context_of(batch, context));
   if (batch.labels.defined()) {
-    output.loss = cross_entropy(output.logits, targets_of(batch, task_of(*model_))).local();
+    output.loss = label_loss(output.logits, targets_of(batch, task_of(*model_))).local();
   }
   return output;
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <numeric>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -36,13 +37,25 @@ std::vector<int64_t> positions_of(const Sample& sample) {
   return positions;
 }
 
+enum class LabelKind : uint8_t { kTokens, kClass, kScore };
+
+LabelKind kind_of(const Sample& sample) {
+  if (sample.score) return LabelKind::kScore;
+  return sample.label ? LabelKind::kClass : LabelKind::kTokens;
+}
+
+std::string_view name_of(LabelKind kind) {
+  if (kind == LabelKind::kTokens) return "no class";
+  return kind == LabelKind::kClass ? "a class" : "a number";
+}
+
 /// What determines the shape of a step's batch. The same on every rank.
 struct Extent {
   int64_t length = 0;     // tokens of the longest sequence
   bool has_mask = false;  // some position is padding
   bool has_types = false;
   bool has_positions = false;  // some sequence has several texts
-  bool has_classes = false;    // one label per sequence
+  LabelKind labels = LabelKind::kTokens;
   int64_t rows_per_sample = 1;
 };
 
@@ -60,18 +73,35 @@ Extent extent_of(const Dataset& dataset, const SampleOrder& order, int64_t step)
     }
     extent.has_types = extent.has_types || !sample.token_types.empty();
     extent.has_positions = extent.has_positions || !sample.positions.empty();
-    const bool has_class = sample.label.has_value();
-    CLEAVE_CHECK(place == 0 || has_class == extent.has_classes, Code::kFormat, "sequence ",
-                 order.at(step, place), " has ", has_class ? "a class" : "no class",
-                 ", other sequences of its batch have ", has_class ? "none" : "one",
+    const LabelKind kind = kind_of(sample);
+    CLEAVE_CHECK(place == 0 || kind == extent.labels, Code::kFormat, "sequence ",
+                 order.at(step, place), " has ", name_of(kind),
+                 ", other sequences of its batch have ", name_of(extent.labels),
                  "; give all sequences a class, or none");
-    extent.has_classes = has_class;
+    extent.labels = kind;
     extent.has_mask = extent.has_mask ||
                       std::count(sample.attention_mask.begin(), sample.attention_mask.end(), 0) > 0;
   }
   extent.length = static_cast<int64_t>(longest);
   extent.has_mask = extent.has_mask || shortest < longest;
   return extent;
+}
+
+/// Labels of `rows` sequences: token labels are -100, others are to be set.
+at::Tensor make_labels(const Extent& extent, int64_t rows) {
+  if (extent.labels == LabelKind::kTokens)
+    return at::full({rows, extent.length}, kNoLabel, at::kLong);
+  return at::empty({rows}, extent.labels == LabelKind::kClass ? at::kLong : at::kDouble);
+}
+
+void put_label(at::Tensor& labels, int64_t row, const Sample& sequence) {
+  if (sequence.score) {
+    labels.mutable_data_ptr<double>()[row] = *sequence.score;
+  } else if (sequence.label) {
+    labels.mutable_data_ptr<int64_t>()[row] = *sequence.label;
+  } else {
+    put_row(labels, row, labels_of(sequence));
+  }
 }
 
 uint64_t hash_of(const at::Tensor& tensor) {
@@ -130,8 +160,7 @@ Batch make_batch(const Dataset& dataset, const SampleOrder& order, int64_t step,
   batch.first_row = begin * extent.rows_per_sample;
   batch.rows_per_sample = extent.rows_per_sample;
   batch.ids = at::full(shape, pad_id, at::kLong);
-  batch.labels =
-      extent.has_classes ? at::empty({num_rows}, at::kLong) : at::full(shape, kNoLabel, at::kLong);
+  batch.labels = make_labels(extent, num_rows);
   at::Tensor mask = at::zeros(shape, at::kLong);
   if (extent.has_types) batch.token_types = at::zeros(shape, at::kLong);
   if (extent.has_positions) batch.positions = at::zeros(shape, at::kLong);
@@ -139,11 +168,7 @@ Batch make_batch(const Dataset& dataset, const SampleOrder& order, int64_t step,
   for (int64_t place = begin; place < end; ++place) {
     for (const Sample& sequence : sequences_of(dataset.sample(order.at(step, place)))) {
       put_row(batch.ids, row, sequence.ids);
-      if (sequence.label) {
-        batch.labels.mutable_data_ptr<int64_t>()[row] = *sequence.label;
-      } else {
-        put_row(batch.labels, row, labels_of(sequence));
-      }
+      put_label(batch.labels, row, sequence);
       put_row(mask, row,
               sequence.attention_mask.empty() ? std::vector<int64_t>(sequence.ids.size(), 1)
                                               : sequence.attention_mask);

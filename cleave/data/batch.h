@@ -14,7 +14,8 @@ namespace cleave::inline data {
 /// chosen and the rejected sequence are neighbours.
 struct Batch {
   at::Tensor ids;             ///< [B, T] int64
-  at::Tensor labels;          ///< [B, T] int64, -100 where padded; [B] for classification
+  at::Tensor labels;          ///< [B, T] int64, -100 where padded; [B] for classification, fp64
+                              ///< for regression
   at::Tensor attention_mask;  ///< [B, T] bool; undefined if there is no padding
   at::Tensor token_types;     ///< [B, T] int64; undefined if the data has none
   /// [B, T] int64 on the CPU, which restart at 0 where a text of the sequence begins and are 0 in
@@ -34,7 +35,8 @@ struct Batch {
   [[nodiscard]] int64_t hash() const;
 };
 
-/// Samples [begin, end) of `step`'s batch, padded with `pad_id`. Error(kFormat): some lack a class.
+/// Samples [begin, end) of `step`'s batch, padded with `pad_id`. Throws Error(kFormat) if only some
+/// have a class, or a number.
 Batch make_batch(const Dataset& dataset, const SampleOrder& order, int64_t step, int64_t begin,
                  int64_t end, int64_t pad_id = 0);
 

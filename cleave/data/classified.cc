@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <optional>
 #include <set>
@@ -8,6 +9,7 @@
 
 #include "cleave/base/error.h"
 #include "cleave/base/hash.h"
+#include "cleave/comm/bootstrap/first_rank.h"
 #include "cleave/data/dataset_kinds.h"
 #include "cleave/data/documents.h"
 #include "cleave/text/csv.h"
@@ -38,6 +40,7 @@ constexpr std::array<TextFields, 8> kTextFields{{{"text", "text_pair"},
                                                  {"sentence"}}};
 constexpr std::array<std::string_view, 3> kTextColumns{"text", "review", "sentence"};
 constexpr std::array<std::string_view, 2> kLabelColumns{"label", "sentiment"};
+constexpr std::array<std::string_view, 2> kScoreColumns{"label", "score"};  // of a regression
 constexpr size_t kMostClasses = 1000;
 
 /// A label as written.
@@ -120,6 +123,9 @@ std::optional<int64_t> number_of(const std::string& label) {
 Label label_of(const Json& row) {
   const Json value = label_in(row);
   if (value.is(Json::Type::kString)) return {.text = value.as_string()};
+  if (value.is(Json::Type::kNumber) && !value.is_int()) {
+    value.fail("expected the name of a class, or its index; --task regression learns numbers");
+  }
   return {.text = std::to_string(value.as_int(0)), .is_index = true};
 }
 
@@ -149,6 +155,38 @@ void for_each_labelled(const std::string& path, const VisitLabelled& visit) {
   is_csv(path) ? visit_csv(path, check) : visit_jsonl(path, check);
 }
 
+/// The number that a field of a CSV file spells; nullopt if it is none.
+std::optional<double> score_of(const std::string& field) {
+  double number = 0;
+  const char* end = field.data() + field.size();
+  const auto [stop, error] = std::from_chars(field.data(), end, number);
+  if (error != std::errc() || stop != end || !std::isfinite(number)) return std::nullopt;
+  return number;
+}
+
+/// Receives a row's texts, its number, and its location (file:line).
+using VisitScored = std::function<void(const Texts& texts, double score, const std::string& at)>;
+
+void for_each_scored(const std::string& path, const VisitScored& visit) {
+  if (is_csv(path)) {
+    CsvReader rows(path);
+    const CsvTexts texts(rows);
+    const size_t label = rows.column(kScoreColumns);
+    while (const auto row = rows.next()) {
+      const std::optional<double> score = score_of((*row)[label]);
+      CLEAVE_CHECK(score, Code::kFormat, rows.place(), ": label '", (*row)[label],
+                   "' is not a number, which a regression learns; correct it, or remove the row");
+      visit(texts.of(*row), *score, rows.place());
+    }
+    return;
+  }
+  JsonLines rows(path);
+  JsonTexts texts;
+  while (const std::optional<Json> row = rows.next()) {
+    visit(texts.of(*row), score_in(*row), rows.place());
+  }
+}
+
 /// Whether the file is JSONL whose first row has texts under the names of kTextFields.
 bool begins_with_texts(const std::string& path) {
   if (fs::path(path).extension() != ".jsonl") return false;
@@ -176,12 +214,66 @@ std::string listed(const std::vector<std::string>& names) {
   return names.size() > kShown ? str(text, " and ", names.size() - kShown, " more") : text;
 }
 
+/// A regression whose task was not given would become a classifier without a word.
+void warn_of_fractions(const std::set<std::string>& names) {
+  bool have_fractions = false;
+  for (const std::string& name : names) {
+    const std::optional<double> score = score_of(name);
+    if (!score) return;
+    have_fractions = have_fractions || *score != std::floor(*score);
+  }
+  if (!have_fractions) return;
+  log_warning_once("the labels are numbers with a fraction, and each of the ", names.size(),
+                   " becomes a class; to learn the numbers, give --task regression");
+}
+
 class ClassifiedDataset final : public Dataset {
  public:
   explicit ClassifiedDataset(const DatasetOptions& options) : options_(options) {}
 
   void append(const Texts& texts, const Label& label, const std::string& at) {
     labels_.push_back(class_of(label, at));
+    append(texts, at);
+  }
+  void append(const Texts& texts, double score, const std::string& at) {
+    scores_.push_back(score);
+    append(texts, at);
+  }
+
+  [[nodiscard]] int64_t size() const override { return std::ssize(starts_) - 1; }
+  [[nodiscard]] bool is_text() const override { return true; }
+
+  [[nodiscard]] Sample sample(int64_t index) const override {
+    CLEAVE_CHECK(index >= 0 && index < size(), Code::kUsage, "sample ", index,
+                 " does not exist; there are ", size());
+    const auto at = static_cast<size_t>(index);
+    Sample sample{.ids = {ids_.data() + starts_[at], ids_.data() + starts_[at + 1]},
+                  .labels = {},
+                  .attention_mask = {},
+                  .token_types = {}};
+    if (!types_.empty()) {
+      sample.token_types.assign(types_.data() + starts_[at], types_.data() + starts_[at + 1]);
+    }
+    if (scores_.empty()) {
+      sample.label = labels_[at];
+    } else {
+      sample.score = scores_[at];
+    }
+    return sample;
+  }
+
+  [[nodiscard]] uint64_t fingerprint() const override {
+    Hasher hasher;
+    hasher.update(std::as_bytes(std::span(ids_)));
+    if (!types_.empty()) hasher.update(std::as_bytes(std::span(types_)));
+    hasher.update(std::as_bytes(std::span(starts_)));
+    hasher.update(std::as_bytes(std::span(labels_)));
+    hasher.update(std::as_bytes(std::span(scores_)));
+    return hasher.digest();
+  }
+
+ private:
+  void append(const Texts& texts, const std::string& at) {
     const Sample row = encode_texts(*options_.tokenizer, texts, options_.seq_len);
     for (const int64_t id : row.ids) {
       check_id(id, options_, at);
@@ -196,34 +288,6 @@ class ClassifiedDataset final : public Dataset {
     starts_.push_back(static_cast<int64_t>(ids_.size()));
   }
 
-  [[nodiscard]] int64_t size() const override { return static_cast<int64_t>(labels_.size()); }
-  [[nodiscard]] bool is_text() const override { return true; }
-
-  [[nodiscard]] Sample sample(int64_t index) const override {
-    CLEAVE_CHECK(index >= 0 && index < size(), Code::kUsage, "sample ", index,
-                 " does not exist; there are ", size());
-    const auto at = static_cast<size_t>(index);
-    Sample sample{.ids = {ids_.data() + starts_[at], ids_.data() + starts_[at + 1]},
-                  .labels = {},
-                  .attention_mask = {},
-                  .token_types = {},
-                  .label = labels_[at]};
-    if (!types_.empty()) {
-      sample.token_types.assign(types_.data() + starts_[at], types_.data() + starts_[at + 1]);
-    }
-    return sample;
-  }
-
-  [[nodiscard]] uint64_t fingerprint() const override {
-    Hasher hasher;
-    hasher.update(std::as_bytes(std::span(ids_)));
-    if (!types_.empty()) hasher.update(std::as_bytes(std::span(types_)));
-    hasher.update(std::as_bytes(std::span(starts_)));
-    hasher.update(std::as_bytes(std::span(labels_)));
-    return hasher.digest();
-  }
-
- private:
   /// By index or name. A text that is a number is an index too, unless numbers are names: "1" is
   /// then the class of that name, whatever its index is.
   [[nodiscard]] int32_t class_of(const Label& label, const std::string& at) const {
@@ -250,6 +314,7 @@ class ClassifiedDataset final : public Dataset {
   std::vector<int16_t> types_;      // of the ids; empty without pairs of texts
   std::vector<int64_t> starts_{0};  // offset of each row in ids_
   std::vector<int32_t> labels_;
+  std::vector<double> scores_;  // of a regression, which has no labels_
 };
 
 }  // namespace
@@ -260,6 +325,11 @@ Json label_in(const Json& row) {
     if (row.key(i) == "labels") return row.at(i);
   }
   return row.at("label");
+}
+
+double score_in(const Json& row) {
+  const bool has_label = row.has("label") || row.has("labels");
+  return (has_label || !row.has("score") ? label_in(row) : row.at("score")).as_number();
 }
 
 Sample encode_texts(const Tokenizer& tokenizer, const Texts& texts, int64_t seq_len) {
@@ -314,7 +384,7 @@ std::vector<std::string> class_names(const std::vector<std::string>& files) {
     if (label.is_index && first_index.empty()) first_index = str(at, ": label ", label.text);
     CLEAVE_CHECK(names.size() <= kMostClasses && largest < static_cast<int64_t>(kMostClasses),
                  Code::kFormat, at, ": label '", label.text, "' makes more than ", kMostClasses,
-                 " classes; is this the label column?");
+                 " classes; is this the label column? To learn numbers, give --task regression");
   };
   for (const std::string& file : files) {
     if (has_rows_of_ids(file)) {
@@ -332,7 +402,10 @@ std::vector<std::string> class_names(const std::vector<std::string>& files) {
                "all as numbers");
   CLEAVE_CHECK(names.size() > 1 || largest > 0, Code::kFormat, "all labels of ", names_of(files),
                " are '", *names.begin(), "'; a classifier needs two classes");
-  if (!are_numbers) return {names.begin(), names.end()};
+  if (!are_numbers) {
+    warn_of_fractions(names);
+    return {names.begin(), names.end()};
+  }
   std::vector<std::string> numbered;
   for (int64_t i = 0; i <= largest; ++i) numbered.push_back(str("LABEL_", i));
   return numbered;
@@ -341,10 +414,10 @@ std::vector<std::string> class_names(const std::vector<std::string>& files) {
 std::shared_ptr<const Dataset> classified_dataset(const DatasetOptions& options) {
   CLEAVE_CHECK(!options.files.empty(), Code::kUsage, options.files.size(),
                " data files; expected at least one");
-  CLEAVE_CHECK(options.classes.size() != 1, Code::kUsage, "the model has one label, ",
-               options.classes.front(),
-               ", for a score (regression, reranking), which only predict computes; train and eval "
-               "need a model with two classes or more");
+  const bool has_scores = options.task == Task::kRegression;
+  CLEAVE_CHECK(has_scores || options.classes.size() != 1, Code::kUsage, "the model has one class, ",
+               options.classes.front(), ", of which the cross entropy is always 0; to learn ",
+               "numbers, set \"problem_type\": \"regression\" in its config.json");
   const bool of_ids = has_rows_of_ids(options.files.front());
   for (const std::string& file : options.files) {
     CLEAVE_CHECK(has_rows_of_ids(file) == of_ids, Code::kUsage, file, " and ",
@@ -352,16 +425,17 @@ std::shared_ptr<const Dataset> classified_dataset(const DatasetOptions& options)
                  " are of different kinds; give only texts or only rows of ids");
   }
   if (of_ids) {
+    const auto num_classes = static_cast<int64_t>(options.classes.size());
     return rows_dataset(options.files, {.vocab_size = options.vocab_size,
-                                        .num_classes = static_cast<int64_t>(options.classes.size()),
+                                        .num_classes = has_scores ? 0 : num_classes,
+                                        .has_scores = has_scores,
                                         .cache_folder = options.cache_folder});
   }
   require_tokenizer(options, "holds texts, which need");
   auto dataset = std::make_shared<ClassifiedDataset>(options);
+  const auto append = [&](const auto&... row) { dataset->append(row...); };
   for (const std::string& file : options.files) {
-    for_each_labelled(file, [&](const Texts& texts, const Label& label, const std::string& at) {
-      dataset->append(texts, label, at);
-    });
+    has_scores ? for_each_scored(file, append) : for_each_labelled(file, append);
   }
   CLEAVE_CHECK(dataset->size() > 0, Code::kUsage, "the data in ", names_of(options.files), " has ",
                dataset->size(), " rows; expected at least one");

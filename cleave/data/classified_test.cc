@@ -211,9 +211,57 @@ TEST_F(Classified, ClassNames_AreSortedOrCountedFromNumbers) {
               HasSubstr("same.csv are 'good'; a classifier needs two classes"));
   DatasetOptions one = options({same});
   one.classes = {"good"};
-  EXPECT_THAT(refusal_of(one), HasSubstr("one label, good, for a score"));
+  EXPECT_THAT(refusal_of(one),
+              HasSubstr("one class, good, of which the cross entropy is always 0"));
+  const std::string halves = file("halves.jsonl", R"({"text": "a", "label": 1.5})");
+  EXPECT_THAT(thrown_by([&] { class_names({halves}); }).what(),
+              HasSubstr("halves.jsonl:1: \"label\" is 1.5; expected the name of a class, or its "
+                        "index; --task regression learns numbers"));
   const std::string head = file("head.csv", "text,label\n");
   EXPECT_THAT(thrown_by([&] { class_names({head}); }).what(), HasSubstr("head.csv holds no rows"));
+}
+
+TEST_F(Classified, NumbersOfARegression_AreThoseOfTheFile) {
+  const auto scores = [&](const std::string& name, std::string_view text) {
+    DatasetOptions o = options({file(name, text)});
+    o.task = Task::kRegression;
+    o.classes = {"LABEL_0"};
+    const auto data = open_dataset(o);
+    std::vector<double> out;
+    for (int64_t i = 0; i < data->size(); ++i) {
+      EXPECT_FALSE(data->sample(i).label);
+      out.push_back(data->sample(i).score.value());
+    }
+    return out;
+  };
+  EXPECT_THAT(scores("a.csv", "text,label\na,2.25\nb,-100\nc,3\n"), ElementsAre(2.25, -100, 3));
+  EXPECT_THAT(scores("b.csv", "sentence1,sentence2,score\na,b,1e-3\n"), ElementsAre(1e-3));
+  EXPECT_THAT(scores("a.jsonl", R"({"text": "a", "label": 0.5, "score": 9})"), ElementsAre(0.5));
+  EXPECT_THAT(scores("b.jsonl", R"({"text": "a", "score": 4})"), ElementsAre(4));
+  EXPECT_THAT(scores("c.jsonl", R"({"input_ids": [1, 2], "labels": -0.5})"), ElementsAre(-0.5));
+  EXPECT_THAT(scores("d.jsonl", R"({"input_ids": [1], "score": 2.5})"), ElementsAre(2.5));
+  const auto refusal = [&](const std::string& name, std::string_view text) {
+    return std::string(thrown_by([&] { scores(name, text); }).what());
+  };
+  for (const std::string wrong : {"good", "nan", "inf", "1.5x", ""}) {
+    EXPECT_THAT(refusal("e.csv", "text,label\na,1\nb," + wrong + "\n"),
+                HasSubstr("e.csv:3: label '" + wrong + "' is not a number, which a regression"));
+  }
+  EXPECT_THAT(refusal("e.jsonl", R"({"text": "a", "label": "1.5"})"),
+              HasSubstr("\"label\" is \"1.5\"; expected a number"));
+  EXPECT_THAT(refusal("f.jsonl", R"({"text": "a"})"), HasSubstr("\"label\" is missing"));
+  EXPECT_THAT(refusal("g.csv", "text,sentiment\na,1\n"), HasSubstr("expected a column"));
+}
+
+TEST_F(Classified, ABatchOfARegression_HasOneNumberPerRow) {
+  DatasetOptions o = options({file("a.csv", "text,label\nab,0.1\nx,-2\n")});
+  o.task = Task::kRegression;
+  const auto data = open_dataset(o);
+  const SampleOrder order{.num_samples = 2, .batch_size = 2, .shuffle = false};
+  const Batch batch = make_batch(*data, order, 0, 0, 2);
+  EXPECT_TRUE(at::equal(batch.labels, at::tensor({0.1, -2.0}, at::kDouble)));
+  o.files = {file("b.csv", "text,label\nab,0.1\nx,-2.5\n")};
+  EXPECT_NE(open_dataset(o)->fingerprint(), data->fingerprint());
 }
 
 TEST_F(Classified, MaskedRowsWithoutLabels_AreRefused) {

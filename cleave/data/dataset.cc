@@ -40,7 +40,7 @@ void refuse_tables(const DatasetOptions& options) {
                  file, " >rows.jsonl");
     CLEAVE_CHECK(!is_table(file), Code::kUsage, file, " is a table, which task ",
                  is_lm ? "lm" : "mlm", " would read as plain text; ",
-                 is_lm ? "" : "train with --task classify to learn its labels, or ",
+                 is_lm ? "" : "train with --task classify or regression to learn its labels, or ",
                  "put its texts into JSONL with \"text\"");
   }
 }
@@ -106,13 +106,14 @@ std::vector<int64_t> labels_of(const Sample& sample) {
 Task task_from_name(const std::string& name) {
   if (name == "lm") return Task::kLm;
   if (name == "mlm") return Task::kMlm;
-  CLEAVE_CHECK(name == "classify", Code::kUsage, "task '", name,
-               "' cannot be trained or evaluated; expected lm, mlm or classify");
-  return Task::kClassify;
+  if (name == "classify") return Task::kClassify;
+  CLEAVE_CHECK(name == "regression", Code::kUsage, "task '", name,
+               "' cannot be trained or evaluated; expected lm, mlm, classify or regression");
+  return Task::kRegression;
 }
 
 bool joins_text(Task task, const std::vector<std::string>& files) {
-  const bool has_rows = task == Task::kClassify || task == Task::kDpo;
+  const bool has_rows = labels_sequences(task) || task == Task::kDpo;
   return !has_rows && !files.empty() &&
          std::none_of(files.begin(), files.end(), [](const std::string& file) {
            return holds_chats({file}) || file_kind(file) == FileKind::kJsonRows;
@@ -120,7 +121,7 @@ bool joins_text(Task task, const std::vector<std::string>& files) {
 }
 
 std::shared_ptr<const Dataset> open_dataset(const DatasetOptions& options) {
-  if (options.task == Task::kClassify) return classified_dataset(options);
+  if (labels_sequences(options.task)) return classified_dataset(options);
   refuse_tables(options);
   const FileKind kind = common_kind(options.files);
   if (kind == FileKind::kJsonRows) {

@@ -26,6 +26,7 @@ struct RowsOptions {
   int64_t vocab_size = 0;      ///< ids lie in [0, vocab_size); 0: any id below 2^31
   bool needs_labels = false;   ///< a row without `labels` is refused
   int64_t num_classes = 0;     ///< above 0: `label` (or `labels`) is one number, the row's class
+  bool has_scores = false;     ///< score_in() is the number that a regression learns of a row
   std::string cache_folder{};  ///< for what does not fit into some MiB; empty = memory only
 };
 
@@ -69,15 +70,20 @@ void for_each_text(const std::string& path, const std::function<void(const Texts
 /// Error(kFormat) if the row has neither.
 Json label_in(const Json& row);
 
+/// label_in() of a regression's JSONL row, or else its `score`: a number. Throws Error(kFormat).
+double score_in(const Json& row);
+
 /// The class names in the labels of the files, sorted. If all labels are numbers: LABEL_0 to the
 /// largest. Throws as classified_dataset does, and Error(kFormat) for one class or more than 1000.
 std::vector<std::string> class_names(const std::vector<std::string>& files);
 
-/// Labelled rows for a classifier. A label is one of options.classes: a text is its name (or its
-/// index, if no class has a number as its name), a number of a JSONL row its index.
+/// Labelled rows for a classifier, or for a regression (options.task). A classifier's label is one
+/// of options.classes: a text is its name (or its index, if no class has a number as its name), a
+/// number of a JSONL row its index. That of a regression is a number.
 ///
 ///   CSV    a header with a text and label or sentiment (files named .csv)
 ///   JSONL  a text and `label`, or `input_ids` and one whole number, `label` or `labels`
+///   regression: the same with a number in label or score
 ///
 /// A text is in the field text, review or sentence. Two texts are in text and text_pair, sentence1
 /// and sentence2, premise and hypothesis, question1 and question2, or question and sentence.

@@ -80,6 +80,7 @@ class RowsDataset final : public Dataset {
     check_positions(row, kMax);
     ids_.lists.append(ids);
     if (options_.num_classes > 0) append_class(row);
+    if (options_.has_scores) scores_.push_back(score_in(row));
     if (options_.needs_labels &&
         row.at("labels").is(Json::Type::kNull)) {  // at() refuses a missing one
       row.at("labels").fail(
@@ -87,7 +88,7 @@ class RowsDataset final : public Dataset {
           "-100 elsewhere");
     }
     for (Column* column : {&labels_, &attention_mask_, &token_types_}) {
-      if (column == &labels_ && options_.num_classes > 0) continue;
+      if (column == &labels_ && labels_sequences()) continue;
       const std::vector<int32_t> values = numbers(row, column->field);
       if (row.has(column->field.key) && values.size() != ids.size()) {
         row.at(column->field.key)
@@ -104,17 +105,18 @@ class RowsDataset final : public Dataset {
   [[nodiscard]] Sample sample(int64_t index) const override {
     CLEAVE_CHECK(index >= 0 && index < size(), Code::kUsage, "sample ", index,
                  " does not exist; there are ", size());
-    if (options_.num_classes > 0) {
-      return {.ids = ids_.lists.list(index),
-              .labels = {},
-              .attention_mask = attention_mask_.lists.list(index),
-              .token_types = token_types_.lists.list(index),
-              .label = classes_[static_cast<size_t>(index)]};
+    Sample sample{.ids = ids_.lists.list(index),
+                  .labels = {},
+                  .attention_mask = attention_mask_.lists.list(index),
+                  .token_types = token_types_.lists.list(index)};
+    if (options_.has_scores) {
+      sample.score = scores_[static_cast<size_t>(index)];
+    } else if (options_.num_classes > 0) {
+      sample.label = classes_[static_cast<size_t>(index)];
+    } else {
+      sample.labels = labels_.lists.list(index);
     }
-    return {.ids = ids_.lists.list(index),
-            .labels = labels_.lists.list(index),
-            .attention_mask = attention_mask_.lists.list(index),
-            .token_types = token_types_.lists.list(index)};
+    return sample;
   }
 
   [[nodiscard]] uint64_t fingerprint() const override { return fingerprint_; }
@@ -125,6 +127,7 @@ class RowsDataset final : public Dataset {
       column->add_to(hasher);
     }
     hasher.update(std::as_bytes(std::span(classes_)));
+    hasher.update(std::as_bytes(std::span(scores_)));
     fingerprint_ = hasher.digest();
   }
 
@@ -132,6 +135,9 @@ class RowsDataset final : public Dataset {
   static constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   static int64_t max_id(const RowsOptions& options) {
     return options.vocab_size > 0 ? options.vocab_size - 1 : kMax;
+  }
+  [[nodiscard]] bool labels_sequences() const {
+    return options_.num_classes > 0 || options_.has_scores;
   }
   void append_class(const Json& row) {
     const int64_t label = label_in(row).as_int(0, options_.num_classes - 1);
@@ -141,6 +147,7 @@ class RowsDataset final : public Dataset {
   RowsOptions options_;
   Column ids_, labels_, attention_mask_, token_types_;
   std::vector<int32_t> classes_;
+  std::vector<double> scores_;
   uint64_t fingerprint_ = 0;
 };
 

@@ -67,7 +67,7 @@ std::shared_ptr<const Dataset> data_of(const EvalInput& input) {
     warn_of(counts.warning(seq_len));
     return pairs;
   }
-  if (data.task == Task::kClassify || !holds_chats(files)) {
+  if (labels_sequences(data.task) || !holds_chats(files)) {
     // Rows of ids have one loss, packed or not.
     if (!input.runnable.is_packing() || !joins_text(data.task, files)) return open_dataset(data);
     return packed_samples(open_documents(data), {.seq_len = seq_len, .shuffle = false});
@@ -103,6 +103,19 @@ void print_accuracy(const EvalSum& result, bool json) {
   } else {
     log_info("loss ", result.loss(), "  accuracy ", result.accuracy(), "  (", result.num_right,
              " of ", counted(result.num_labels, "sequence"), ")");
+  }
+}
+
+void print_errors(const ScoreErrors& errors, int64_t rows, bool json) {
+  if (json) {
+    nlohmann::ordered_json row = {{"loss", errors.mean_squared}, {"mae", errors.mean_absolute}};
+    row["pearson"] = nullptr;
+    if (std::isfinite(errors.pearson)) row["pearson"] = errors.pearson;
+    row["rows"] = rows;
+    log_info(row.dump());
+  } else {
+    log_info("loss ", errors.mean_squared, "  mean absolute error ", errors.mean_absolute,
+             "  Pearson correlation ", errors.pearson, "  (", counted(rows, "sequence"), ")");
   }
 }
 
@@ -151,12 +164,25 @@ void evaluate_and_print(const EvalInput& input, const Dataset& data, const RunAx
   const auto model = loaded(input.runnable, axes);
   const BatchRules rules = batch_rules(*model, input.tokenizer.get(), data.is_text(), kEvalSeed);
   EvalProgress progress(axes, data.size(), "sequence");
-  const EvalSum result = evaluate(*model, axes.tp, data, input.options.batch_size, rules,
-                                  [&](int64_t done) { progress.update(done); });
+  const auto on_samples = [&](int64_t done) { progress.update(done); };
+  if (input.task == Task::kRegression) {
+    const ScoreErrors errors =
+        evaluate_scores(*model, axes.tp, data, input.options.batch_size, rules, on_samples);
+    progress.end();
+    if (axes.is_first()) print_errors(errors, data.size(), input.options.json);
+    return;
+  }
+  const EvalSum result =
+      evaluate(*model, axes.tp, data, input.options.batch_size, rules, on_samples);
   progress.end();
   if (!axes.is_first()) return;
   input.task == Task::kClassify ? print_accuracy(result, input.options.json)
                                 : print_perplexity(result, input.options.json);
+}
+
+void require_finite(double loss) {
+  CLEAVE_CHECK(std::isfinite(loss), Code::kNumerics,
+               "the loss is not finite; check the weights of the model");
 }
 
 /// One model after the other, so that the memory of one is enough.
@@ -179,7 +205,7 @@ void evaluate_and_print_pairs(const EvalInput& input, const Runnable& reference,
 }
 
 void evaluate_and_print(const EvalOptions& options) {
-  const Runnable runnable(options, {"lm", "mlm", "classify"});
+  const Runnable runnable(options, {"lm", "mlm", "classify", "regression"});
   std::optional<Runnable> reference;
   if (evaluates_pairs(options, runnable)) reference = reference_of(options, runnable);
   // Rows of ids need no tokenizer, and the kind of the files is not known yet.
@@ -243,9 +269,35 @@ EvalSum evaluate(Model& model, const Axis& tp, const Dataset& data, int64_t batc
   });
   CLEAVE_CHECK(result.num_labels > 0, Code::kUsage, "the data has ", result.num_labels,
                " labels; evaluation needs at least one");
-  CLEAVE_CHECK(std::isfinite(result.loss()), Code::kNumerics,
-               "the loss is not finite; check the weights of the model");
+  require_finite(result.loss());
   return result;
+}
+
+ScoreErrors score_errors(const Tensor& predicted, const Tensor& wanted) {
+  const Tensor errors = predicted - wanted;
+  const auto is_constant = [](const Tensor& t) { return t.min().equal(t.max()); };
+  ScoreErrors out{.mean_squared = errors.square().mean().item<double>(),
+                  .mean_absolute = errors.abs().mean().item<double>(),
+                  .pearson = NAN};
+  if (is_constant(predicted) || is_constant(wanted)) return out;
+  const Tensor a = predicted - predicted.mean(), b = wanted - wanted.mean();
+  out.pearson = (a.dot(b) / (a.norm() * b.norm())).item<double>();
+  return out;
+}
+
+ScoreErrors evaluate_scores(Model& model, const Axis& tp, const Dataset& data, int64_t batch_size,
+                            const BatchRules& rules,
+                            const std::function<void(int64_t)>& on_samples) {
+  std::vector<Tensor> predicted, wanted;
+  for_batches(model, data, batch_size, rules, [&](const Batch& batch, int64_t first) {
+    const DTensor output = model(DTensor(batch.ids, tp, Replicate{}), context_of(batch));
+    predicted.push_back(output.full_tensor().squeeze(1).to(at::kDouble));
+    wanted.push_back(targets_of(batch, Task::kRegression));
+    if (on_samples) on_samples(first + batch.ids.size(0));
+  });
+  const ScoreErrors errors = score_errors(at::cat(predicted), at::cat(wanted));
+  require_finite(errors.mean_squared);
+  return errors;
 }
 
 }  // namespace cleave::inline generation

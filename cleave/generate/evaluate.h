@@ -16,12 +16,28 @@ namespace cleave::inline generation {
 void for_batches(Model& model, const Dataset& data, int64_t batch_size, const BatchRules& rules,
                  const std::function<void(const Batch& batch, int64_t first)>& visit);
 
-/// Evaluates a model on `tp`: its loss on next tokens, on tokens masked by `rules`, or on classes.
-/// The same on all ranks. Runs `batch_size` samples at a time and calls `on_samples` with the
-/// number of finished ones. Throws Error(kShape) for a sample longer than the model's positions,
-/// Error(kUsage) if the data has no labels, Error(kNumerics) for a loss that is NaN or infinity.
+/// Evaluates a model on `tp`: its loss on next tokens, on tokens masked by `rules`, on classes, or
+/// on numbers. The same on all ranks. Runs `batch_size` samples at a time and calls `on_samples`
+/// with the number of finished ones. Throws Error(kShape) for a sample longer than the model's
+/// positions, Error(kUsage) if the data has no labels, Error(kNumerics) for a loss that is NaN or
+/// infinity.
 EvalSum evaluate(Model& model, const Axis& tp, const Dataset& data, int64_t batch_size,
                  const BatchRules& rules = {}, const std::function<void(int64_t)>& on_samples = {});
+
+/// How far the numbers that a model predicts are from those of the data.
+struct ScoreErrors {
+  double mean_squared = 0;
+  double mean_absolute = 0;
+  double pearson = 0;  ///< correlation; NaN if all numbers of either side are the same
+};
+
+/// Errors of fp64 numbers [N]; N > 0.
+ScoreErrors score_errors(const Tensor& predicted, const Tensor& wanted);
+
+/// The errors of a regression; otherwise as evaluate().
+ScoreErrors evaluate_scores(Model& model, const Axis& tp, const Dataset& data, int64_t batch_size,
+                            const BatchRules& rules = {},
+                            const std::function<void(int64_t)>& on_samples = {});
 
 /// The `top_k` largest probabilities of softmax(scores), with the index of the class or word,
 /// largest first. top_k = 0: all. Throws Error(kNumerics) for a score that is NaN or +infinity.

@@ -205,7 +205,7 @@ inline std::vector<Section> sections(EvalOptions& o) {
             {&o.batch_size, "batch-size", "N", "sequences per forward pass", "", kSequences,
              kMustMatch},
             {&o.json, "json", "",
-             "print one JSON object: loss, and perplexity, accuracy or rewards", "off"}}},
+             "print one JSON object: loss, and perplexity, accuracy, errors or rewards", "off"}}},
           rank_section(o, {tensor_parallel(&o.tp), expert_parallel(&o.ep), kv_cache_dtype(o)})};
 }
 

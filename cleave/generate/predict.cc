@@ -74,8 +74,17 @@ struct Output {
   std::string text;
 };
 
+/// A text for the terminal: with line breaks and other control characters as a JSON text.
+std::string shown(const std::string& text) {
+  const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
+  const bool has_control = std::any_of(text.begin(), text.end(), is_control);
+  if (!has_control) return text;
+  const bool has_del = text.find('\x7f') != std::string::npos;  // escaped only beside all non-ASCII
+  return nlohmann::json(text).dump(-1, ' ', has_del, nlohmann::json::error_handler_t::replace);
+}
+
 std::string line_of(const std::string& name, double probability) {
-  return str("  ", fixed_text(probability, 4), "  ", name, '\n');
+  return str("  ", fixed_text(probability, 4), "  ", shown(name), '\n');
 }
 
 /// The score of a model with one label, as in the pipelines of transformers: its logit in a
@@ -109,13 +118,6 @@ std::string word_of(const Tokenizer& tokenizer, int64_t id) {
   return tokenizer.decode(std::array{id});
 }
 
-/// A word for the terminal: with line breaks and other control characters as a JSON text.
-std::string shown(const std::string& word) {
-  const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
-  const bool has_control = std::any_of(word.begin(), word.end(), is_control);
-  return has_control ? nlohmann::json(word).dump(-1, ' ', true) : word;
-}
-
 Output words_of(const Prediction& p, const std::vector<int64_t>& ids, const Tensor& scores) {
   const int64_t mask = *p.tokenizer->special().mask;
   Output out;
@@ -129,7 +131,7 @@ Output words_of(const Prediction& p, const std::vector<int64_t>& ids, const Tens
          ranked(scores[static_cast<int64_t>(at)], p.options.top_k)) {
       const std::string word = word_of(*p.tokenizer, id);
       words.push_back({{"word", word}, {"id", id}, {"probability", probability}});
-      out.text += line_of(shown(word), probability);
+      out.text += line_of(word, probability);
     }
     out.json["masks"].push_back({{"token", at}, {"words", words}});
   }
@@ -138,15 +140,15 @@ Output words_of(const Prediction& p, const std::vector<int64_t>& ids, const Tens
 
 void print(const Prediction& p, size_t index, const Tensor& scores) {
   const auto& [text, second] = p.texts[index];
-  const Output output = p.runnable.task() == Task::kClassify ? classes_of(p, scores)
-                                                             : words_of(p, p.rows[index], scores);
+  const Output output = labels_sequences(p.runnable.task()) ? classes_of(p, scores)
+                                                            : words_of(p, p.rows[index], scores);
   if (p.options.json) {
     ordered_json row = {{"text", text}};
     if (second) row["text_pair"] = *second;
     row.update(output.json);
     log_info(row.dump(-1, ' ', false, ordered_json::error_handler_t::replace));
   } else {
-    std::string lines = text + '\n' + (second ? *second + '\n' : "") + output.text;
+    std::string lines = shown(text) + '\n' + (second ? shown(*second) + '\n' : "") + output.text;
     lines.pop_back();
     log_info(lines);
   }
@@ -178,7 +180,7 @@ ConfigFingerprint fingerprint_of(const Prediction& p) {
 }
 
 void check_masks(const Prediction& p) {
-  if (p.runnable.task() == Task::kClassify) return;
+  if (labels_sequences(p.runnable.task())) return;
   const std::optional<int64_t> mask = p.tokenizer->special().mask;
   CLEAVE_CHECK(mask, Code::kUsage, "the ", p.tokenizer->kind(),
                " tokenizer has no mask token; give --tokenizer a folder that has one");
@@ -196,7 +198,7 @@ void check_masks(const Prediction& p) {
 void predict_and_print(const PredictOptions& options) {
   CLEAVE_CHECK(options.batch_size >= 1, Code::kUsage, "--batch-size ", options.batch_size,
                " must be at least 1");
-  Runnable runnable(options, {"mlm", "classify"});
+  Runnable runnable(options, {"mlm", "classify", "regression"});
   const auto tokenizer = runnable.tokenizer(options.tokenizer, /*is_needed=*/true);
   const int64_t seq_len = runnable.seq_len(options.seq_len, runnable.facts().max_positions);
   Prediction prediction{.options = options,

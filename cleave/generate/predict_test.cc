@@ -99,7 +99,7 @@ TEST(PredictProgram, OneLabel_IsAScoreOfEachPair) {
   config.erase(config.find(problem), problem.size());
   write_atomic(folder / "m/config.json", config);
   const auto probability = predicted(options);
-  const Runnable runnable(options.model, "", "cpu", {"classify"});
+  const Runnable runnable(options.model, "", "cpu", {"regression"});
   const std::vector<std::vector<int64_t>> rows{{'a', 'b', 'c'}, {'d', 'e', 'f', 'g'}};
   const std::vector<std::vector<int64_t>> types{{0, 0, 1}, {0, 1, 1, 1}};
   test::on_ranks(1, [&](const Axis& axis) {
@@ -116,6 +116,23 @@ TEST(PredictProgram, OneLabel_IsAScoreOfEachPair) {
   options.texts = options.second_texts = {};
   options.text_file = folder / "pairs.jsonl";
   EXPECT_EQ(predicted(options).at(0).dump(), probability[0].dump());
+}
+
+TEST(PredictProgram, TextsAndLabelsWithControlCharacters_ArePrintedAsJson) {
+  const test::TempFolder folder;
+  std::string config = kScorer;
+  config.replace(config.find("relevance"), 9, "\\u001b[31mred");
+  test::write_model_folder(folder / "m", config, test::tensors_of(config));
+  PredictOptions options;
+  options.model = folder / "m";
+  options.tokenizer = "bytes";
+  options.texts = {"\xc3\xa4\nb"};
+  options.second_texts = {"c\x7f"};
+  test::Captured captured;
+  cleave_predict(options);
+  const std::string out = captured.take();
+  EXPECT_TRUE(out.starts_with("\"\xc3\xa4\\nb\"\n\"c\\u007f\"\n  ")) << out;
+  EXPECT_TRUE(out.ends_with("  \"\\u001b[31mred\"\n")) << out;
 }
 
 TEST(PredictProgram, TextsWithoutTheirPairs_AreRefused) {

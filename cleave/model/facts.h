@@ -81,7 +81,7 @@ void read_special_ids(const Json& json, ModelFacts& facts);
 /// Throws Error(kFormat) for duplicate or missing numbers.
 std::vector<std::string> read_labels(const Json& json);
 /// The config.json of a classifier with the same layers: sets the architecture and the label names.
-/// A family without a classifier keeps its architecture.
+/// One label is that of a regression. A family without a classifier keeps its architecture.
 Json classifier_config(const Json& config, const std::vector<std::string>& labels);
 
 /// Whether the object has the key, also with null.

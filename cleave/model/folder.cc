@@ -99,9 +99,9 @@ void use_config_of_head(ModelFolder& model) {
   }
   if (settings.string_or("task_type", "") != "SEQ_CLS") return;
   const int64_t num_classes = num_classes_in(folder);
-  if (num_classes < 1 || num_classes > kMostClasses ||
-      make_model(model.config)->task() == "classify")
-    return;
+  const std::string task = make_model(model.config)->task();
+  const bool has_head = task == "classify" || task == "regression";
+  if (num_classes < 1 || num_classes > kMostClasses || has_head) return;
   std::vector<std::string> labels;
   for (int64_t i = 0; i < num_classes; ++i) labels.push_back(str("LABEL_", i));
   model.config = classifier_config(model.config, labels);

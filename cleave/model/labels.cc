@@ -58,6 +58,7 @@ Json classifier_config(const Json& config, const std::vector<std::string>& label
     label2id[labels[i]] = i;
   }
   json.erase("num_labels");
+  json.erase("problem_type");  // that of another head
   json["id2label"] = id2label;
   json["label2id"] = label2id;
   return Json::parse(json.dump(), "config.json");

@@ -38,7 +38,8 @@ class Model : public Layer {
   /// recompute wrap them one by one. Default: the children in the order of add(), those of a
   /// LayerGroup in its place.
   [[nodiscard]] virtual std::vector<Layer*> sequence();
-  /// The training task: "lm", "mlm" or "classify"; "features" for a model without a head.
+  /// The training task: "lm", "mlm", "classify" or "regression" (one number per sequence);
+  /// "features" for a model without a head.
   [[nodiscard]] virtual std::string task() const { return "lm"; }
   /// Other names that files may have for a parameter.
   [[nodiscard]] virtual std::vector<std::string> other_names(

@@ -10,9 +10,9 @@
 
 #include "cleave/data/dataset.h"
 #include "cleave/kernels/device.h"
-#include "cleave/nn/cross_entropy.h"
 #include "cleave/nn/experts.h"
 #include "cleave/nn/head_loss.h"
+#include "cleave/nn/label_loss.h"
 #include "cleave/nn/quantized_leaf.h"
 #include "cleave/parallel/parallelize.h"
 #include "cleave/pipeline/p2p_channel.h"
@@ -415,8 +415,8 @@ class DryRank {
       // Labels as the model's task has them: one per token, or one per sequence.
       auto sizes = x.local().sizes().vec();
       sizes.pop_back();
-      live.outputs = {
-          cross_entropy(x, on_meta(sizes, at::kLong), {.valid_tokens = step_.tokens()}).local()};
+      const auto type = model_->task() == "regression" ? at::kDouble : at::kLong;
+      live.outputs = {label_loss(x, on_meta(sizes, type), step_.tokens()).local()};
     } else {
       live.outputs = {x.local()};
       for (const auto& entry : named_before(layers.end)) {

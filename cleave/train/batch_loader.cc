@@ -4,6 +4,8 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/nn/label_loss.h"
+
 namespace cleave::inline train {
 
 Range BatchLoader::own_range(int64_t num_samples) const {
@@ -37,7 +39,7 @@ std::vector<Batch> BatchLoader::micro_batches(const Dataset& data, int64_t step,
     const Tensor& known = trains ? reference_->data : reference_->eval_data;
     batch.reference = rows_of_batch(known, order, step, rows);
   }
-  if (begin == end) batch.labels = at::full_like(batch.labels, -100);
+  if (begin == end) batch.labels = no_labels_like(batch.labels);
   const int64_t most = (num_samples + setup_.layout.dp - 1) / setup_.layout.dp;
   const int64_t size = setup_.micro_batch_size;
   return micro_batches_of(batch, size, (most + size - 1) / size);

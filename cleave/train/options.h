@@ -77,7 +77,7 @@ inline constexpr OnResume kOtherPrecision{
 /// --task.
 inline Row task(std::string* target, std::string help) {
   return {target,          "task",        "",
-          std::move(help), "the model's", Choices{"lm", "mlm", "classify", "dpo"}};
+          std::move(help), "the model's", Choices{"lm", "mlm", "classify", "regression", "dpo"}};
 }
 /// --dpo-beta.
 inline Row dpo_beta(double* target) {
@@ -99,12 +99,11 @@ inline std::vector<Row> input_rows(TrainOptions& o) {
        "config.json with sizes"},
       {&o.data, "data", "FILES",
        "text, or JSONL with \"text\", \"input_ids\" or \"messages\" (chats); for classification "
-       "CSV "
-       "with a header, or "
-       "JSONL with \"label\"; for preferences JSONL with \"chosen\" and \"rejected\"; "
+       "and regression CSV with a header, or JSONL with \"label\"; for preferences JSONL with "
+       "\"chosen\" and \"rejected\"; "
        "FILE:WEIGHT draws sequences in proportion",
        "required"},
-      task(&o.task, "training task; dpo learns from preferences"),
+      task(&o.task, "training task; regression learns a number of each text, dpo preferences"),
       dpo_beta(&o.dpo_beta),
       tokenizer(&o.tokenizer, "the model's, else bytes"),
       chat_template(&o.chat_template),

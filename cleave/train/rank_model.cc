@@ -3,9 +3,9 @@
 #include <ATen/ATen.h>
 
 #include "cleave/nn/balance_loss.h"
-#include "cleave/nn/cross_entropy.h"
 #include "cleave/nn/head_loss.h"
 #include "cleave/nn/ids.h"
+#include "cleave/nn/label_loss.h"
 #include "cleave/train/preference.h"
 
 namespace cleave::inline train {
@@ -120,8 +120,7 @@ PassResult RankModel::train_pass(std::span<const Batch> batches, uint64_t seed, 
   const auto own_loss = [&](const DTensor& output, size_t i) {
     if (output.dim() == 0) return output.local();  // the loss that its head has computed
     if (task_ != Task::kDpo) {
-      return cross_entropy(output, targets[i], {.valid_tokens = result.num_labels}).local() *
-             loss_scale;
+      return label_loss(output, targets[i], result.num_labels).local() * loss_scale;
     }
     const PairSums sums = pair_sums(output, targets[i], micro_batches[i].reference, dpo_beta_);
     margin_sum += sums.margin;

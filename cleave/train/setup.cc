@@ -63,7 +63,7 @@ void choose_chat_template(TrainSetup& setup) {
   const auto holds = setup.task == Task::kDpo ? holds_message_pairs : holds_chats;
   const bool trains_on_chats = std::any_of(o.data.begin(), o.data.end(),
                                            [&](const std::string& file) { return holds({file}); });
-  const bool reads_chats = setup.task != Task::kClassify && (trains_on_chats || holds(o.eval_data));
+  const bool reads_chats = !labels_sequences(setup.task) && (trains_on_chats || holds(o.eval_data));
   if (!setup.tokenizer || (o.chat_template.empty() && !reads_chats)) return;
   setup.chat_template = load_model_chat_template(o.chat_template, setup.tokenizer_folder,
                                                  *setup.tokenizer, kTrainingTime);
@@ -99,21 +99,27 @@ Json config_of_new(const std::string& name, const Tokenizer& tokenizer) {
   return Json::parse(json.dump(), is_config(name) ? name : "preset " + name);
 }
 
-/// If the task makes a new classifier of the model: makes the config that of a classifier and
-/// returns true. name_classes() sets its classes, which are known when the data is read.
+/// Makes the config that of a model for the task, if that has one label per sequence. Returns
+/// whether it is a new classifier: name_classes() sets its classes, which are known when the data
+/// is read.
 bool fit_to_task(TrainSetup& setup) {
   const TrainOptions& o = setup.options;
   const std::string own = make_model(setup.config)->task();
   const std::string task = o.task.empty() ? own : o.task;
-  if (task != "classify" || (setup.folder && task == own)) return false;
-  std::vector<std::string> unknown;  // enough for a plan that shards the head
-  unknown.reserve(64);
-  for (int i = 0; i < 64; ++i) unknown.push_back(std::to_string(i));
-  const Json classifier = classifier_config(setup.config, unknown);
-  if (make_model(classifier)->task() != task) return false;  // make_setup() reports the task
-  setup.config = classifier;
-  setup.changes_task = setup.folder.has_value();
-  return true;
+  const bool classifies = task == "classify";
+  if (!classifies && task != "regression") return false;
+  const bool has_head = own == "classify" || own == "regression";
+  if (setup.folder && has_head && task != own) return false;  // make_setup() reports the task
+  const bool keeps_head = task == own && (setup.folder || !classifies);
+  std::vector<std::string> labels;  // 64: enough for a plan that shards the head
+  for (int i = 0; i < (classifies ? 64 : 1); ++i) labels.push_back(str("LABEL_", i));
+  Json config = keeps_head ? setup.config : classifier_config(setup.config, labels);
+  // As in transformers. The number that is learned is then the model's result, not its sigmoid.
+  if (!classifies) config = with_key(config, "problem_type", kRegression);
+  if (make_model(config)->task() != task) return false;
+  setup.config = config;
+  setup.changes_task = setup.folder && !keeps_head;
+  return classifies && !keeps_head;
 }
 
 /// Gives a new classifier the classes of the training data.
@@ -177,29 +183,14 @@ void choose_types(TrainSetup& setup) {
   setup.config = with_key(setup.config, dtype_key(setup.config), torch_name(type));
 }
 
-/// As --task names it.
-std::string_view name_of(Task task) {
-  switch (task) {
-    case Task::kLm:
-      return "lm";
-    case Task::kMlm:
-      return "mlm";
-    case Task::kClassify:
-      return "classify";
-    case Task::kDpo:
-      return "dpo";
-  }
-  CLEAVE_BUG("task ", static_cast<int>(task));
-}
-
 /// Refuses --packing where it would mix texts.
-void check_packing(const TrainSetup& setup) {
+void check_packing(const TrainSetup& setup, const Model& model) {
   const TrainOptions& o = setup.options;
   if (!o.packing) return;
   CLEAVE_CHECK(
       setup.task == Task::kLm, Code::kUsage,
       "--packing needs task lm, whose attention can stay within each text; this run is for ",
-      "task ", name_of(setup.task), "; leave out --packing");
+      "task ", setup.task == Task::kDpo ? "dpo" : model.task(), "; leave out --packing");
 }
 
 /// Whether a copy of what is saved is in the memory that a run computes in: on GPUs it is the
@@ -378,7 +369,7 @@ std::shared_ptr<const Dataset> read_data(const TrainSetup& setup,
     warn_of(counts.warning(options.seq_len));
     return pairs;
   }
-  if (options.task == Task::kClassify || !holds_chats(files)) return open_dataset(options);
+  if (labels_sequences(options.task) || !holds_chats(files)) return open_dataset(options);
   ChatCounts counts;
   auto data = chat_dataset(
       options,
@@ -567,7 +558,7 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
   setup.task = choose_task(options, *model);
   choose_layout(setup, *model, world_size);
   choose_length(setup, model->facts());
-  check_packing(setup);
+  check_packing(setup, *model);
   choose_optimizer(setup, *model);
   choose_chat_template(setup);
   // Before the data is read and its tokens are written. If its sequences have their own lengths,

@@ -438,8 +438,9 @@ TEST_F(Setup, TableForALanguageModel_IsRefusedWithTheRemedy) {
   o.model = "bert-tiny";
   const Error mlm = thrown_by([&] { make_setup(o, 0); });
   EXPECT_EQ(mlm.code(), Code::kUsage);
-  EXPECT_THAT(mlm.what(), HasSubstr("task mlm would read as plain text; train with --task classify "
-                                    "to learn its labels, or put its texts into JSONL"));
+  EXPECT_THAT(mlm.what(),
+              HasSubstr("task mlm would read as plain text; train with --task classify "
+                        "or regression to learn its labels, or put its texts into JSONL"));
   o.task = "classify";
   EXPECT_EQ(make_setup(o, 0).data->sample(0).label, 1);
 }

@@ -5,7 +5,7 @@
 
 #include <ATen/ATen.h>
 
-#include "cleave/nn/cross_entropy.h"
+#include "cleave/nn/label_loss.h"
 
 namespace cleave::inline train {
 
@@ -55,7 +55,7 @@ std::vector<Batch> micro_batches_of(const Batch& batch, int64_t size, int64_t co
   }
   while (std::ssize(out) < count) {
     out.push_back(batch.rows(0, batch.rows_per_sample));
-    out.back().labels = at::full_like(out.back().labels, -100);
+    out.back().labels = no_labels_like(out.back().labels);
   }
   return out;
 }
@@ -93,12 +93,10 @@ double EvalSum::accuracy() const {
 EvalSum eval_of(const DTensor& result, const Tensor& targets, Task task) {
   const at::NoGradGuard no_grad;
   const bool is_loss = result.dim() == 0;
-  const DTensor loss =
-      is_loss ? result
-              : cross_entropy(result, targets, {.reduction = CrossEntropyOptions::Reduction::kSum});
+  const DTensor loss = is_loss ? result : label_loss(result, targets, /*count=*/1);  // the sum
   // Read together: on a device, each read waits for it.
   const Tensor sums =
-      at::stack({loss.local().to(at::kDouble), targets.ne(-100).sum().to(at::kDouble)})
+      at::stack({loss.local().to(at::kDouble), has_label(targets).sum().to(at::kDouble)})
           .to(at::kCPU);
   const double* values = sums.const_data_ptr<double>();
   return {.loss_sum = values[0],

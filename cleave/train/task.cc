@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/nn/cross_entropy.h"
+#include "cleave/nn/label_loss.h"
 #include "cleave/train/preference.h"
 
 namespace cleave::inline train {
@@ -51,12 +52,13 @@ Task task_of(const Model& model) {
 }
 
 Tensor targets_of(const Batch& batch, Task task) {
+  if (task == Task::kRegression) return batch.labels.to(at::kDouble);
   const bool is_causal = task == Task::kLm || task == Task::kDpo;
   return is_causal ? next_token_labels(batch.labels) : batch.labels;
 }
 
 Tensor num_terms(const Tensor& targets, Task task) {
-  return task == Task::kDpo ? pairs_with_targets(targets).sum() : targets.ne(-100).sum();
+  return task == Task::kDpo ? pairs_with_targets(targets).sum() : has_label(targets).sum();
 }
 
 int64_t num_right(const DTensor& logits, const Tensor& targets) {

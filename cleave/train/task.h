@@ -34,8 +34,9 @@ BatchRules batch_rules(const Model& model, const Tokenizer* tokenizer, bool data
 /// The task of a model. Throws Error(kUsage) for one without a head.
 Task task_of(const Model& model);
 
-/// The targets of a model's logits: next tokens, masked tokens, or classes. int64, [B, T], or [B]
-/// for a classifier; -100 where there is no target.
+/// The targets of a model's logits: next tokens, masked tokens, or classes, int64, [B, T], or [B]
+/// for a classifier; or the numbers of a regression, [B] fp64. has_label() says where there are
+/// any.
 Tensor targets_of(const Batch& batch, Task task);
 
 /// What the loss of these targets is a mean over: the number of targets, or of pairs (kDpo).

@@ -6,8 +6,8 @@
 #include <ATen/ATen.h>
 
 #include "cleave/layout/shards.h"
-#include "cleave/nn/cross_entropy.h"
 #include "cleave/nn/gradient_state.h"
+#include "cleave/nn/label_loss.h"
 #include "cleave/verify/numbers.h"
 
 namespace cleave::verifying {
@@ -61,7 +61,7 @@ void average_experts(const Parameters& parameters, const Axis& ep) {
 DTensor loss_of(const VerifySettings& settings, const DTensor& logits, const Tensor& labels,
                 int64_t valid_tokens) {
   if (settings.loss) return settings.loss(logits, labels, valid_tokens);
-  return cross_entropy(logits, labels, {.valid_tokens = valid_tokens});
+  return label_loss(logits, labels, valid_tokens);
 }
 
 void clear_gradients(const Parameters& parameters) {

@@ -10,6 +10,7 @@
 #include "cleave/checkpoint/load.h"
 #include "cleave/file/model_path.h"
 #include "cleave/nn/cross_entropy.h"
+#include "cleave/nn/label_loss.h"
 #include "cleave/parallel/plan.h"
 #include "cleave/runtime/plain_kernels.h"
 #include "cleave/verify/bound.h"
@@ -72,10 +73,16 @@ void mark_wanted(WantedRun& run, const std::vector<LayerCall>& calls, const std:
 
 Tensor labels_for(const Model& model, const Tensor& ids, const Tensor& logits, uint64_t seed) {
   const auto shape = logits.sizes().slice(0, static_cast<size_t>(logits.dim()) - 1);
-  Tensor labels = model.task() == "lm" && shape == ids.sizes()
-                      ? next_token_labels(ids)
-                      : noise_ids(shape, logits.size(-1), seed, "labels");
-  labels.view(-1).slice(0, 3, std::nullopt, 7).fill_(-100);  // some positions have no label
+  Tensor labels;
+  if (model.task() == "regression") {
+    labels = noise(shape, at::kDouble, seed, "labels");
+  } else if (model.task() == "lm" && shape == ids.sizes()) {
+    labels = next_token_labels(ids);
+  } else {
+    labels = noise_ids(shape, logits.size(-1), seed, "labels");
+  }
+  const Tensor unlabelled = labels.view(-1).slice(0, 3, std::nullopt, 7);  // some positions
+  unlabelled.copy_(no_labels_like(unlabelled));
   return labels;
 }
 
@@ -314,7 +321,7 @@ std::vector<Part> parts_of(const std::vector<LayerCall>& calls, const VerifySett
                      .is_leaf = call.is_leaf});
   }
   const Tensor& labels = input.labels;
-  const auto count = labels.ne(-100).sum().item<int64_t>();
+  const auto count = has_label(labels).sum().item<int64_t>();
   parts.push_back(
       {.name = "the loss" + how,
        .kind = VerifiedPart::Kind::kLoss,

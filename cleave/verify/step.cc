@@ -8,6 +8,7 @@
 #include "cleave/model/decoder/decoder.h"
 #include "cleave/nn/gradient_state.h"
 #include "cleave/nn/kv_cache.h"
+#include "cleave/nn/label_loss.h"
 #include "cleave/optim/optimizer.h"
 #include "cleave/parallel/gradient_sync.h"
 
@@ -65,7 +66,7 @@ std::vector<Quantity> run_step(Model& model, const ParallelAxes& axes, const Ste
   const DTensor logits =
       model(DTensor(input.ids.narrow(0, rows.begin, count), tp, Replicate{}), context);
   const DTensor loss = loss_of(settings, logits, input.labels.narrow(0, rows.begin, count),
-                               input.labels.ne(-100).sum().item<int64_t>());
+                               has_label(input.labels).sum().item<int64_t>());
   const double scale = settings.dtype == at::kHalf ? kHalfLossScale : 1;
   (loss.local() * scale).backward();
   GradientSync(held, dp, {.precision = std::nullopt}).complete();

@@ -7,7 +7,7 @@ namespace cleave::verifying {
 /// The input of a training step: the sequences of all data-parallel ranks.
 struct StepInput {
   Tensor ids;     ///< [B, T]
-  Tensor labels;  ///< shape of the logits without the last dim; -100 = no label
+  Tensor labels;  ///< shape of the logits without the last dim; has_label() where there are any
   bool training = false;
 };
 

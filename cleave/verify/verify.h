@@ -37,7 +37,7 @@ struct VerifySettings {
   int64_t num_tokens = 16;               ///< per sequence; at most the model's positions
   /// Generated if the model's task is "lm"; 0 = none, then decoding is not compared either.
   int64_t num_new_tokens = 8;
-  LossFunction loss{};             ///< default: cross_entropy
+  LossFunction loss{};             ///< default: label_loss
   NormFunction norm{};             ///< default: gradient_norm
   int threads_per_rank = 0;        ///< 0 = cores / ranks
   double timeout_s = 60;           ///< longest wait of a rank for another

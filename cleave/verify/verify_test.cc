@@ -1,5 +1,6 @@
 #include "cleave/verify/verify.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <filesystem>
@@ -70,6 +71,24 @@ TEST(Verify, FolderThatIsRemovedBeforeItsWeightsAreRead_IsNamedInTheError) {
   EXPECT_NE(std::string(error.what()).find(model + " was removed while it was read"),
             std::string::npos)
       << error.what();
+}
+
+// A cross entropy of one class would be 0 and have no gradient.
+TEST(Verify, ModelWithOneLabel_IsComparedByItsSquaredErrors) {
+  const Json config = Json::parse(R"({"model_type": "bert", "vocab_size": 31, "hidden_size": 12,
+      "architectures": ["BertForSequenceClassification"], "num_hidden_layers": 1, "num_labels": 1,
+      "num_attention_heads": 3, "intermediate_size": 10, "max_position_embeddings": 16})",
+                                  "config.json");
+  for (const auto& [tp, dp] : std::vector<std::pair<int, int>>{{3, 1}, {2, 2}}) {
+    VerifySettings settings = settings_at(tp);
+    settings.dp = dp;
+    const VerifyReport report = verify_model([&] { return make_model(config); }, settings);
+    EXPECT_EQ(first_of(report), "") << tp;
+    const auto& values = part_of(report, "a training step").values;
+    const auto loss = std::ranges::find(values, Comparison::Of::kLoss, &Comparison::of);
+    ASSERT_NE(loss, values.end());
+    EXPECT_GT(loss->whole, 0.01);
+  }
 }
 
 VerifyReport verified_mixtral(const VerifySettings& settings) {

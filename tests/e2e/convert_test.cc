@@ -227,12 +227,18 @@ TEST(ConvertProgram, InvalidConversions_EndWithTheirCodeAndLeaveNothing) {
   EXPECT_EQ(locked(".lock").exit_code, 0) << "of a run in the same folder";
 }
 
+TEST(ConvertProgram, MissingModel_IsNamedWithItsFlag) {
+  const RunResult missing = run_cleave({"convert", "--from", "/no/where", "--to", "/no/there"});
+  EXPECT_EQ(missing.exit_code, 5);
+  EXPECT_EQ(missing.err, "cleave: --from /no/where: no such folder\n");
+}
+
 TEST(DiffProgram, MissingPathAndMissingWord_AreErrors) {
   EXPECT_EQ(run_cleave({"diff", "/nowhere"}).exit_code, 2);
   const RunResult missing = run_cleave({"diff", source_file("README.md"), "/nowhere"});
   EXPECT_EQ(missing.exit_code, 5);
   EXPECT_EQ(missing.err,
-            "cleave: /nowhere: no such file or folder; give two model or run folders, or tensor "
+            "cleave: B /nowhere: no such file or folder; give two model or run folders, or tensor "
             "files\n");
 }
 

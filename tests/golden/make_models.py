@@ -446,6 +446,16 @@ def three_steps(spec, name, run, batches):
     }
 
 
+def regression_steps(spec, batches):
+    """Losses and norms of three AdamW steps of the model with one label, whose head is the first row of a classifier's.
+    The number of a sequence is a quarter of its first id, less 2."""
+    tensors = [[name, [1, *shape[1:]] if name.startswith("classifier") else shape, *rest] for name, shape, *rest in spec["tensors"]]
+    one_label = {"seed": spec["seed"], "config": spec["config"] | {"num_labels": 1}, "tensors": tensors}
+    batches = [rows | {"labels": (rows["input_ids"][:, 0] / 4 - 2).astype(np.float32)} for rows in batches]
+    steps = three_steps(one_label, "", "adamw", batches)
+    return {f"regression.{key}": steps[f"adamw.{key}"] for key in ("loss", "grad_norm")}
+
+
 def prompts_of(spec):
     """One prompt of 5 ids; three of 3, 6 and 4 ids, padded on the left."""
     vocabulary, seed = spec["config"]["vocab_size"], spec["seed"]
@@ -513,6 +523,8 @@ def answers(name, spec):
     out = {f"train.{key}": np.stack([rows[key] for rows in batches]) for key in batches[0]}
     for run in ["adamw", *RUNS.get(name, [])]:
         out |= three_steps(spec, name, run, batches)
+    if name == "distilbert-cls":
+        out |= regression_steps(spec, batches)
     if has_margin and bf16_changes_experts(spec, batches):
         return None
     MARGINS.clear()

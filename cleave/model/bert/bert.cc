@@ -118,7 +118,8 @@ DTensor Bert::hidden(const DTensor& ids, const Context& context) {
 
 std::string Bert::task() const {
   if (predictions_) return "mlm";
-  return classifier_ ? "classify" : "features";
+  if (!classifier_) return "features";
+  return config_.is_regression ? kRegression : "classify";
 }
 
 double Bert::train_flops_per_token(int64_t seq_len) {

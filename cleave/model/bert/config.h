@@ -16,6 +16,7 @@ struct BertType {
 };
 
 /// The problem_type of a config.json whose one label is that of a number, not of a probability.
+/// Also the task of a model with one label.
 inline constexpr const char* kRegression = "regression";
 
 /// The type with this name; null if it has other layers.
@@ -46,7 +47,8 @@ struct BertConfig {
   double attention_dropout = 0.1;
   double classifier_dropout = 0.1;
   Activation activation = Activation::kGelu;
-  bool tied = true;  ///< the decoder's matrix is the word embedding
+  bool tied = true;            ///< the decoder's matrix is the word embedding
+  bool is_regression = false;  ///< the classifier's one label is a number
 
   /// Rows of the table of positions before that of the first token: RoBERTa counts from pad_id + 1,
   /// and padding has the row pad_id.

@@ -258,6 +258,18 @@ TEST(BertConfig, UnsupportedValues_AreRefusedByKey) {
   const auto scorer = config("BertForSequenceClassification",
                              R"(, "problem_type": "regression", "id2label": {"0": "score"})");
   EXPECT_THAT(make_model(scorer)->facts().labels, testing::ElementsAre("score"));
+  // As in transformers: a model with one label learns numbers unless its config says otherwise.
+  EXPECT_EQ(make_model(scorer)->task(), "regression");
+  const auto task_of = [](const std::string& more) {
+    return make_model(config("BertForSequenceClassification", more))->task();
+  };
+  EXPECT_EQ(task_of(R"(, "num_labels": 1)"), "regression");
+  EXPECT_EQ(task_of(R"(, "num_labels": 2)"), "classify");
+  EXPECT_EQ(task_of(R"(, "num_labels": 1, "problem_type": "single_label_classification")"),
+            "classify");
+  EXPECT_THAT(
+      refusal("BertForSequenceClassification", R"(, "problem_type": "multi_label_classification")"),
+      HasSubstr("\"problem_type\" is \"multi_label_classification\"; expected"));
   EXPECT_THAT(refusal("BertModel", R"(, "hidden_dropout_prob": 1.0)"), HasSubstr("[0, 1)"));
   EXPECT_THAT(refusal("BertModel", R"(, "hidden_act": "mish")"), HasSubstr("mish"));
   EXPECT_THAT(refusal("RobertaForPreTraining", ""), HasSubstr("expected RobertaModel, Roberta"));
