@@ -12,6 +12,7 @@
 #include "cleave/generate/runnable.h"
 #include "cleave/generate/search.h"
 #include "cleave/generate/stop_texts.h"
+#include "cleave/mesh/consistency.h"
 #include "cleave/model/gguf/tokenizer.h"
 #include "cleave/runtime/kernel_switches.h"
 #include "cleave/train/fingerprint.h"
@@ -200,27 +201,41 @@ std::vector<Ids> ids_of_messages(const std::vector<std::string>& messages,
   return out;
 }
 
+/// The time, such that its local form is that of rank 0, on all ranks.
+std::time_t local_time_of_first(const Axis& all) {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  Tensor shown = at::scalar_tensor(static_cast<int64_t>(timegm(&local)), at::kLong).view({1});
+  all.broadcast_(shown, 0, "time for the chat template");
+  const std::time_t first = shown.item<int64_t>();
+  gmtime_r(&first, &local);
+  local.tm_isdst = -1;
+  return std::mktime(&local);
+}
+
 /// Answers the prompts, or without any the messages from stdin.
 void answer_messages(const GenerateOptions& options) {
   const Runnable runnable(options, {"lm"});
   const auto tokenizer = runnable.tokenizer(options.tokenizer, /*is_needed=*/true);
   const std::string folder = runnable.tokenizer_folder(options.tokenizer);
-  const auto chat_template = load_model_chat_template("", folder, *tokenizer, std::time(nullptr));
-  CLEAVE_CHECK(chat_template, Code::kUsage, folder.empty() ? runnable.folder().path : folder,
+  const auto template_at = [&](std::time_t now) {
+    return load_model_chat_template("", folder, *tokenizer, now);
+  };
+  CLEAVE_CHECK(template_at(0), Code::kUsage, folder.empty() ? runnable.folder().path : folder,
                " has no chat template, which --chat needs; train the model on chats with "
                "--chat-template chatml, or put a chat_template.jinja into the folder");
   const GenerateSettings settings = settings_of(options, runnable, tokenizer);
   run_on_ranks(
-      options,
-      [&] {
-        return fingerprint_of(options, runnable, tokenizer.get(), settings,
-                              ids_of_messages(options.prompts, *chat_template, *tokenizer));
-      },
+      options, [&] { return fingerprint_of(options, runnable, tokenizer.get(), settings, {}); },
       [&](const RunAxes& axes) {
         const bool reads_stdin = options.prompts.empty();
         CLEAVE_CHECK(axes.all.size() == 1 || !reads_stdin, Code::kUsage,
                      "--chat reads messages on one rank, not on ", axes.all.size(),
                      "; give them as --prompt or --prompt-file");
+        const auto chat_template = template_at(local_time_of_first(axes.all));
+        const auto messages = ids_of_messages(options.prompts, *chat_template, *tokenizer);
+        check_consistent({{"messages with checksum", checksum_of(messages)}}, axes.all);
         const auto model = runnable.load(axes.tp, axes.ep);
         choose_threads(*model, options.threads_per_rank);
         if (axes.is_first()) warn_of_unused(runnable.generation(), settings);

@@ -62,6 +62,8 @@ TEST(Precompiled, Table_ReplacesCharactersAndClusters) {
   EXPECT_EQ(normalizer->normalize("banana"), "byznyznyz");
   EXPECT_EQ(normalizer->normalize("a\xCC\x81!"), "yz!");          // 3 bytes
   EXPECT_EQ(normalizer->normalize("a\xCC\x81\xCC\x81!"), "yz!");  // 5 bytes
+  EXPECT_EQ(normalizer->normalize("a\xCC\x81\xE2\x83\x90!"),
+            "yz\xCC\x81\xE2\x83\x90!");  // 6: by character
   const std::string accents = "\xCC\x81\xCC\x81\xCC\x81";
   EXPECT_EQ(normalizer->normalize("a" + accents), "yz" + accents);  // 7 bytes: by character
   EXPECT_EQ(normalizer->normalize("\xFFz"), "\xEF\xBF\xBDz");

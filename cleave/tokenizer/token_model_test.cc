@@ -249,18 +249,40 @@ TEST(Unigram, RandomScores_GiveTheBestOfAllSplits) {
   }
 }
 
-TEST(Unigram, UnknownText_BecomesBytesWhereAllExist) {
-  const std::string vocab = R"([["<unk>", 0], ["a", -1], ["<0xC3>", -2], ["<0xA9>", -2]])";
-  const Json json =
-      Json::parse(R"({"unk_id": 0, "byte_fallback": true, "vocab": )" + vocab + "}", "model");
-  const auto unigram = Unigram::from_json(json);
+/// The ids of a text by a model with these members and the unknown token 0.
+Ids unigram_ids(const std::string& members, std::string_view text) {
+  const auto unigram =
+      Unigram::from_json(Json::parse(R"({"unk_id": 0, )" + members + "}", "tokenizer.json"));
   Ids ids;
   PieceCache cache;
-  unigram->tokenize("a\xC3\xA9z", ids, cache);  // one unknown part, and z has no byte
-  EXPECT_EQ(ids, (Ids{1, 0}));
-  ids.clear();
-  unigram->tokenize("a\xC3\xA9", ids, cache);
-  EXPECT_EQ(ids, (Ids{1, 2, 3}));
+  unigram->tokenize(text, ids, cache);
+  return ids;
+}
+
+TEST(Unigram, UnknownText_BecomesBytesWhereAllExist) {
+  const std::string vocab = R"("vocab": [["<unk>", 0], ["a", -1], ["<0xC3>", -2], ["<0xA9>", -2]])";
+  const std::string with_bytes = R"("byte_fallback": true, )" + vocab;
+  EXPECT_EQ(unigram_ids(with_bytes, "a\xC3\xA9z"), (Ids{1, 0}));  // one part, and z has no byte
+  EXPECT_EQ(unigram_ids(with_bytes, "a\xC3\xA9"), (Ids{1, 2, 3}));
+  EXPECT_EQ(unigram_ids(vocab, "a\xC3\xA9"), (Ids{1, 0}));
+}
+
+// Oracle: tokenizers.
+TEST(Unigram, UnknownCharacter_Costs10MoreThanTheLowestScore) {
+  const auto ids = [](const std::string& score_of_d) {
+    return unigram_ids(R"("vocab": [["<unk>", 0], ["a", -1], ["abc", -20], ["cd", -1], ["d", )" +
+                           score_of_d + "]]",
+                       "abcd");
+  };
+  EXPECT_EQ(ids("-11.5"), (Ids{2, 4}));     // -31.5 against -1 - 30 - 1
+  EXPECT_EQ(ids("-12.5"), (Ids{1, 0, 3}));  // -32.5
+}
+
+// Oracle: tokenizers.
+TEST(Unigram, LastOfEqualTokens_Counts) {
+  const std::string begin = R"("vocab": [["<unk>", 0], ["a", -1], ["b", -1], )";
+  EXPECT_EQ(unigram_ids(begin + R"(["ab", -9], ["ab", -1]])", "ab"), (Ids{4}));
+  EXPECT_EQ(unigram_ids(begin + R"(["ab", -1], ["ab", -9]])", "ab"), (Ids{1, 2}));
 }
 
 TEST(Unigram, MalformedModels_AreRefused) {

@@ -120,6 +120,29 @@ TEST(Base64, TestVectorsOfRfc4648_Decode) {
 
 const std::vector<std::string> kTexts{"abcdef", "x"};
 
+// Oracle: tokenizers.
+TEST(Steps, AfterAnotherStep_SeeWhereTheTextBegins) {
+  const auto pieces = [](const std::string& json, std::string_view text) {
+    std::vector<std::string> out;
+    read_pre_tokenizer(Json::parse(json, "tokenizer.json"))
+        ->split(text, true, [&](std::string_view piece, bool) { out.emplace_back(piece); });
+    return out;
+  };
+  EXPECT_THAT(pieces(R"({"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"},
+                         {"type": "Metaspace", "replacement": "_", "prepend_scheme": "first"}]})",
+                     "ab cd"),
+              ElementsAre("_ab", "cd"));
+  EXPECT_THAT(pieces(R"({"type": "Split", "pattern": {"Regex": "[ab]"},
+                         "behavior": "MergedWithNext", "invert": true})",
+                     "ab--ba-"),
+              ElementsAre("a", "b", "--b", "a", "-"));
+  const auto normalizer = read_normalizer(Json::parse(
+      R"({"type": "Sequence", "normalizers": [{"type": "Strip"}, {"type": "Prepend", "prepend": "_"}]})",
+      "tokenizer.json"));
+  EXPECT_EQ(normalizer->normalize(" a "), "_a");
+  EXPECT_EQ(normalizer->normalize("  "), "");
+}
+
 TEST(Batch, Sequences_ArePaddedOnTheGivenSide) {
   const auto tokenizer = byte_tokenizer();
   BatchOptions options{

@@ -262,6 +262,18 @@ TEST_F(ChatProgram, Prompts_AreAnsweredEachInAConversationOfItsOwn) {
   EXPECT_EQ(sharded.err, got.err);  // each warning once
 }
 
+// Ranks that begin at different times, or in different time zones, read the same date.
+TEST_F(ChatProgram, TemplateWithTheTimeOfDay_IsThatOfRank0OnAllRanks) {
+  (void)losses("run", "chats.jsonl", {"--model", "llama-tiny"});
+  std::ofstream(in("run/chat_template.jinja"))
+      << "{{ strftime_now('%d %b %Y %H') }}{% for m in messages %}{{ m['content'] }}{% endfor %}";
+  const RunResult ran =
+      run_cleave({"launch", "-n", "2", "--", "/bin/bash", "-c", "TZ=TEST$((RANK * 5)) exec \"$@\"",
+                  "x", test::program(), "generate", "--model", in("run"), "--chat", "--prompt", "a",
+                  "--tp", "2", "--max-new-tokens", "2"});
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+}
+
 TEST_F(ChatProgram, CtrlCAtThePrompt_ShowsItAgainAndCtrlDEnds) {
   (void)losses("run", "chats.jsonl", {"--model", "llama-tiny"});
   TerminalProgram chat(

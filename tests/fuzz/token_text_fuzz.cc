@@ -1,5 +1,5 @@
-// Random bytes as text: BPE and WordPiece give the same ids as slow implementations of their
-// definitions; the byte tokenizer's tokens decode to the same bytes.
+// Random bytes as text: BPE, WordPiece and Unigram give the same ids as slow implementations of
+// their definitions; the byte tokenizer's tokens decode to the same bytes.
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -107,6 +107,61 @@ Ids slow_word_piece(std::string_view word) {
   return ids;
 }
 
+/// Tokens of Unigram, at most six characters long. Sums of their scores are exact, and often equal.
+const Words kScored{"<unk>", "a",  "b",    "ab", "aba",      "ba",        "c",     "cd",
+                    "bcd",   "aa", "aaaa", "ef", "\xC3\xA9", "\xC3\xA9z", "<0x65>"};
+const std::vector<double> kScores{0, -2, -3, -4, -5, -5, -2.5, -2, -8, -4, -8, -9, -4, -6, -10};
+constexpr double kUnknown = -10 - 10;
+constexpr size_t kMostInToken = 6;
+
+/// The definition: of all ways to split the first `end` characters, the one with the highest sum;
+/// of equal sums the one whose last part is longest. The parts before each of these are in `best`.
+std::pair<double, Words> best_split(const Words& characters, size_t end,
+                                    const std::vector<std::pair<double, Words>>& best) {
+  std::pair<double, Words> found{-1e9, {}};
+  for (size_t begin = end - std::min(end, kMostInToken); begin < end; ++begin) {
+    std::string part;
+    for (size_t i = begin; i < end; ++i) part += characters[i];
+    const int64_t id = id_of(kScored, part);
+    if (id < 0 && end - begin > 1) continue;
+    const double sum = best[begin].first + (id < 0 ? kUnknown : kScores[static_cast<size_t>(id)]);
+    if (sum <= found.first) continue;
+    found = {sum, best[begin].second};
+    found.second.push_back(part);
+  }
+  return found;
+}
+
+/// Adjacent unknown parts are one; its bytes become tokens if all of them can.
+Ids slow_unigram(std::string_view text) {
+  const Words characters = characters_of(text);
+  std::vector<std::pair<double, Words>> best{{0, {}}};
+  for (size_t end = 1; end <= characters.size(); ++end) {
+    best.push_back(best_split(characters, end, best));
+  }
+  Words parts;
+  bool after_unknown = false;
+  for (const std::string& part : best.back().second) {
+    const bool unknown = id_of(kScored, part) <= 0;
+    if (unknown && after_unknown) {
+      parts.back() += part;
+    } else {
+      parts.push_back(part);
+    }
+    after_unknown = unknown;
+  }
+  Ids ids;
+  for (const std::string& part : parts) {
+    const int64_t id = id_of(kScored, part);
+    if (id < 0 && part.find_first_not_of('e') == std::string::npos) {
+      ids.insert(ids.end(), part.size(), id_of(kScored, "<0x65>"));
+    } else {
+      ids.push_back(std::max<int64_t>(id, 0));
+    }
+  }
+  return ids;
+}
+
 void check_bpe(std::string_view text) {
   static const Words tokens = bpe_tokens();
   static const cleave::Bpe* const bpe = [] {
@@ -130,6 +185,15 @@ void check_word_piece(std::string_view word) {
   require(ids == (word.empty() ? Ids{} : slow_word_piece(word)));
 }
 
+void check_unigram(std::string_view text) {
+  static const cleave::Unigram model(Vocab::from_list(kScored), kScores,
+                                     {.unk = 0, .byte_fallback = true});
+  Ids ids;
+  cleave::PieceCache cache;
+  model.tokenize(text, ids, cache);
+  require(ids == slow_unigram(text));
+}
+
 void check_bytes(std::string_view text) {
   static const auto bytes = cleave::byte_tokenizer();
   const Ids ids = bytes->encode(text, {.parse_special = false});
@@ -144,6 +208,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text = cleave::replace_bad_utf8(cleave::fuzz::text_of(data, size));
   check_bpe(text);
   check_word_piece(text);
+  check_unigram(text);
   check_bytes(cleave::fuzz::text_of(data, size));
   return 0;
 }

@@ -264,8 +264,9 @@ std::string subject_name(const testing::TestParamInfo<Subject>& subject) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Small, TokenizerDifferential,
-                         testing::Values(Subject{"bert"}, Subject{"gpt2"}, Subject{"llama2"},
-                                         Subject{"llama3"}),
+                         testing::Values(Subject{"bert"}, Subject{"gemma"}, Subject{"gpt2"},
+                                         Subject{"llama2"}, Subject{"llama3"},
+                                         Subject{"xlm-roberta"}),
                          subject_name);
 INSTANTIATE_TEST_SUITE_P(Real, TokenizerDifferential,
                          testing::Values(Subject{"bert-base-uncased", true}, Subject{"gpt2", true},

@@ -19,7 +19,7 @@ import tempfile
 import time
 
 SKIPPED = 77
-PROGRAMS = ("slurmctld", "slurmd", "munged", "srun", "sbatch", "scontrol", "scancel", "sinfo")
+PROGRAMS = ("slurmctld", "slurmd", "munged", "srun", "sbatch", "scontrol", "scancel", "sinfo", "squeue")
 LIMIT_S = 100
 
 
@@ -86,6 +86,9 @@ PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE State=UP
         return self
 
     def __exit__(self, *_):
+        # Of a test that failed: without the daemons, nothing would end the ranks of its job.
+        self.run("scancel", "--user=root", check=False)
+        wait_for(lambda: not self.run("squeue", "-h", check=False).stdout, "end of the jobs")
         for daemon in reversed(self.daemons):
             daemon.terminate()
             daemon.wait()
