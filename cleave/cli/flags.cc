@@ -288,8 +288,8 @@ static std::vector<std::string> switch_values(const Flags::Flag& flag) {
                " exclude each other; give one");
   for (const CLI::Option* option : {flag.option, flag.opposite}) {
     for (const std::string& value : option->results()) {
-      CLEAVE_CHECK(value == "true", Code::kUsage, option->get_name(), " takes no value; got '",
-                   value, '\'');
+      CLEAVE_CHECK(value == "true", Code::kUsage, option == flag.option ? "--" : "--no-", name,
+                   " takes no value; got '", value, "'; give --", name, " or --no-", name);
     }
   }
   if (!is_on && !is_off) return {};

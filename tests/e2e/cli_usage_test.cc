@@ -220,7 +220,10 @@ TEST_F(Usage, WrongValues_NameFlagValueAndWhatIsAllowed) {
                  "--top-p is '1.5'; expected a number above 0 and up to 1");
   expect_refused({"generate", "--prompt-ids", "1,2,-3"}, 2,
                  "--prompt-ids is '-3'; expected an integer from 0 to 2147483647");
-  expect_refused({"train", "--resume=yes"}, 2, "--resume takes no value; got 'yes'");
+  expect_refused({"train", "--resume=yes"}, 2,
+                 "--resume takes no value; got 'yes'; give --resume or --no-resume");
+  expect_refused({"train", "--shuffle=off"}, 2,
+                 "--shuffle takes no value; got 'off'; give --shuffle or --no-shuffle");
 }
 
 TEST_F(Usage, MissingValues_AreNotTakenFromTheNextFlag) {
