@@ -16,8 +16,8 @@ size_t edit_distance(std::string_view a, std::string_view b);
 std::vector<std::string> nearest_names(std::string_view name, std::span<const std::string> names,
                                        size_t count = 3);
 
-/// The nearest name, if its edit distance is at most 2/5 of the longer name; else the only name that
-/// begins with `name`, if that has three letters or more; else nullopt.
+/// The nearest name, if its edit distance is at most 2/5 of the longer name; else the only name
+/// that begins with `name`, if that has three letters or more; else nullopt.
 std::optional<std::string> likely_name(std::string_view name, std::span<const std::string> names);
 
 /// The end of an "unknown name" message: "; did you mean 'a', 'b' or 'c'"; empty if `names` is.
