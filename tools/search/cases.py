@@ -14,7 +14,7 @@ import extreme
 import forecasts
 import models
 import wide
-from draws import (MAX_RANKS, draw_adapter, draw_config, draw_data, draw_layout, draw_machine, draw_model, draw_plan,
+from draws import (MAX_RANKS, classifier_of, draw_adapter, draw_config, draw_data, draw_layout, draw_machine, draw_model, draw_plan,
                    draw_prompts, draw_saved_adapter, draw_texts_of_prompts, draw_training, draw_watched, forbid_all_beams, maybe,
                    needs_other_tokenizer, pass_short_lengths, pruned, text_for)
 
@@ -29,9 +29,8 @@ def heads_of(model, heads):
 def train(rng):
     model = draw_model(rng, ("llama", "gpt2", "bert", "llama", "gpt2", "bert", "imdb_bert"))
     if model.get("family") in models.ENCODERS:
-        head = rng.choice(("mlm", "mlm", "classify"))
-        if head != "mlm":
-            model["head"] = head
+        if maybe(rng, 1 / 3):
+            classifier_of(rng, model)
     data = draw_data(rng, model, 0 if needs_other_tokenizer(model) else 0.25)
     math = draw_training(rng)
     if maybe(rng, 0.25):
@@ -169,7 +168,7 @@ def tuning_data(rng, model, math):
     """The data of fine-tuning, in one of the forms that the family reads."""
     if model.get("family") in models.ENCODERS:
         if maybe(rng, 0.5):
-            model["head"] = "classify"
+            classifier_of(rng, model)
         return draw_data(rng, model)
     form = rng.choice(("ids", "ids", "pairs", "chats", "text rows", "text"))
     if form == "ids":
@@ -363,7 +362,7 @@ def evaluate(rng):
     model = draw_model(rng, ("llama", "gpt2", "bert"))
     model.pop("source", None)
     if model.get("family") in models.ENCODERS and maybe(rng, 0.4):
-        model["head"] = "classify"
+        classifier_of(rng, model)
     data = draw_data(rng, model)
     math = {"seq-len": rng.choice((8, 12, 24)), "dtype": rng.choice(("fp32", "fp32", "fp64", "bf16", "int8"))}
     heads = models.full(model)["heads"]
@@ -493,8 +492,8 @@ def gguf(rng):
 def verify(rng):
     model = draw_model(rng, ("llama", "llama", "gpt2", "bert"))
     model.pop("source", None)
-    if model.get("family") in models.ENCODERS:
-        model["head"] = rng.choice(("mlm", "classify"))
+    if model.get("family") in models.ENCODERS and maybe(rng, 0.5):
+        classifier_of(rng, model)
     m = models.full(model)
     layout = {"tp": rng.choice([n for n in (1, 2, 2, 3, 4) if n <= m["heads"]]), "dp": rng.choice((1, 2, 2)), **draw_machine(rng)}
     layout |= draw_ep(rng, model, layout["tp"]) if layout["dp"] == 2 else {}

@@ -22,8 +22,13 @@ def full(data):
 
 def task_of(model):
     if model["family"] == "imdb_bert" or (model["family"] in models.ENCODERS and model["head"] in ("classify", "trunk")):
-        return "classify"
+        return "regression" if model["head"] == "classify" and model["classes"] == 1 else "classify"
     return "mlm" if model["family"] in models.ENCODERS else "lm"
+
+
+def label_of(rng, model):
+    """The class of a sequence, or the number that a regression learns of it."""
+    return round(rng.uniform(-2, 2), 3) if task_of(model) == "regression" else rng.randrange(model["classes"])
 
 
 def attention_mask(rng, kind, length):
@@ -44,8 +49,8 @@ def row_of_ids(rng, data, model, number):
         row["attention_mask"] = [0] * length if blank else attention_mask(rng, data["mask"], length)
     if data["token_types"] and m["family"] in ("bert", "roberta"):
         row["token_type_ids"] = [rng.randrange(m["token_types"]) for _ in range(length)]
-    if task == "classify":
-        row["label"] = rng.randrange(m["classes"])
+    if task in ("classify", "regression"):
+        row["label"] = label_of(rng, m)
     elif task == "mlm" or data["labels"] == "some" or blank:
         share = 0.4 if task == "mlm" or data["labels"] == "some" else 1.0
         labels = [rng.randrange(m["vocab"]) if task == "mlm" else i for i in row["input_ids"]]
@@ -158,10 +163,10 @@ def write(folder, data, model, name="data"):
                 file.write(words(rng, data["longest"]) + "\n")
             elif data["form"] == "text rows":
                 row = {"text": words(rng, rng.randint(data["shortest"], data["longest"]))}
-                if task_of(model) == "classify":
-                    row["label"] = rng.randrange(model["classes"])
+                if task_of(model) in ("classify", "regression"):
+                    row["label"] = label_of(rng, model)
                 file.write(json.dumps(row) + "\n")
             else:
                 text = words(rng, rng.randint(data["shortest"], data["longest"]))
-                file.write(f'"{text}",{rng.randrange(model["classes"])}\n')
+                file.write(f'"{text}",{label_of(rng, model)}\n')
     return path

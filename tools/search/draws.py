@@ -68,6 +68,13 @@ def pruned(given, defaults):
     return {key: value for key, value in given.items() if key not in defaults or value != defaults[key]}
 
 
+def classifier_of(rng, model):
+    """Gives the model a head for classes, or for one number."""
+    model["head"] = "classify"
+    if maybe(rng, 0.4):
+        model["classes"] = 1
+
+
 def text_for(rng, model):
     """Gives the model a tokenizer, so that it can read text, and returns a form of text for it."""
     is_encoder = model.get("family") == "imdb_bert" or model.get("family") in models.ENCODERS

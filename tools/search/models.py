@@ -16,7 +16,7 @@ DEFAULTS = {
     "window": 0,          # of the families with sliding windows; 0: none
     "layers": 2, "heads": 2, "kv_heads": 0, "head_dim": 4, "hidden": 0, "inter": 12, "vocab": 31, "positions": 64,
     "tied": False, "attention_bias": False, "mlp_bias": False, "activation": "", "theta": 10000.0, "rope": "default",
-    "head": "mlm",        # of ENCODERS: mlm | classify | pretraining (only bert) | trunk
+    "head": "mlm",        # of ENCODERS: mlm | classify (with one class a regression) | pretraining (only bert) | trunk
     "classes": 2, "dropout": 0.0, "file_dtype": "fp32", "gain": 1.0, "seed": 0,
     "scale_by_layer": False, "unscaled": False, "pad_id": -1, "eos_id": -1, "token_types": 2, "tokenizer": "",
     "experts": 2,         # of mixtral and qwen3_moe

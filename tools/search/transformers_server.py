@@ -19,7 +19,8 @@ transformers.logging.set_verbosity_error()
 torch.set_num_threads(1)
 TYPES = {"fp32": torch.float32, "fp64": torch.float64}
 CLASSES = {"lm": transformers.AutoModelForCausalLM, "mlm": transformers.AutoModelForMaskedLM,
-           "classify": transformers.AutoModelForSequenceClassification, "pretraining": transformers.AutoModelForPreTraining}
+           "classify": transformers.AutoModelForSequenceClassification,
+           "regression": transformers.AutoModelForSequenceClassification, "pretraining": transformers.AutoModelForPreTraining}
 
 
 def load(request, name="model"):
@@ -36,6 +37,9 @@ def loss(request):
     for row in request["rows"]:
         inputs = {key: torch.tensor([row[key]]) for key in ("input_ids", "attention_mask", "token_type_ids") if key in row}
         logits = model(**inputs).logits[0].double()
+        if request["task"] == "regression":
+            total, count = total + (logits.item() - row["label"]) ** 2, count + 1
+            continue
         if request["task"] == "classify":
             labels, logits = torch.tensor([row["label"]]), logits[None]
         else:

@@ -74,8 +74,8 @@ def visible_ids(row, fill):
 
 
 def labels_of(rows, task):
-    if task == "classify":
-        return torch.tensor([row["label"] for row in rows])
+    if task in ("classify", "regression"):
+        return torch.tensor([row["label"] for row in rows], dtype=torch.long if task == "classify" else torch.double)
     labels = padded(rows, "labels", -100)
     return labels[:, 1:] if task == "lm" else labels
 
@@ -91,6 +91,8 @@ def part_loss(model, rows, task, num_labels):
     if types is not None:
         inputs["token_type_ids"] = types
     output, labels = model(**inputs), labels_of(rows, task)
+    if task == "regression":
+        return (output.logits[:, 0].double() - labels).square().sum() / num_labels, None
     logits = output.logits[:, :-1] if task == "lm" else output.logits
     loss = torch.nn.functional.cross_entropy(logits.double().flatten(0, -2), labels.flatten(), reduction="sum") / num_labels
     share = int((labels != -100).sum()) / num_labels
