@@ -1,5 +1,6 @@
 #pragma once
 #include <array>
+#include <cstdio>
 #include <poll.h>
 #include <pty.h>
 #include <string>
@@ -24,6 +25,7 @@ class Captured {
       reader_ = ends[0];
       end = ends[1];
     }
+    (void)std::fflush(stdout);  // what gtest has printed is not captured
     saved_ = dup(STDOUT_FILENO);
     dup2(end, STDOUT_FILENO);
     close(end);
