@@ -52,7 +52,7 @@ int main(int argc, char** argv) {
   // At the file size limit the failed write reports the error; SIGXFSZ would kill the process.
   action.sa_handler = SIG_IGN;
   sigaction(SIGXFSZ, &action, nullptr);
-  // Some programs ignore it and hand that down: then a launcher could not wait for its ranks.
+  // A parent that ignores SIGCHLD passes this on, and then a launcher could not wait for its ranks.
   std::signal(SIGCHLD, SIG_DFL);
   std::set_terminate(on_terminate);
   return cleave::cli::run_program({argv + (argc > 0 ? 1 : 0), argv + argc},
