@@ -1,5 +1,6 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cleave/model/bert/config.h"
 #include "cleave/model/facts.h"
@@ -19,6 +20,20 @@ size_t number_of(const Json& names, size_t entry) {
     names.at(entry).fail(str("its key must be a number from 0 to ", count - 1));
   }
   return number;
+}
+
+/// The class in transformers for a classifier with the same layers; none for a family without one.
+std::optional<std::string> classifier_architecture(const Json& config) {
+  constexpr std::string_view kClassifier = "ForSequenceClassification";
+  const std::string type = config.string_or("model_type", "");
+  if (const BertType* bert = find_bert_type(type)) return str(bert->architecture, kClassifier);
+  if (type == "gpt2") return str("GPT2", kClassifier);
+  if (type == "gemma3_text") return str("Gemma3Text", kClassifier);
+  if (!config.has("architectures") || config.at("architectures").size() == 0) return std::nullopt;
+  const std::string& name = config.at("architectures").at(size_t{0}).as_string();
+  constexpr std::string_view kDecoder = "ForCausalLM";
+  if (!name.ends_with(kDecoder)) return std::nullopt;
+  return str(name.substr(0, name.size() - kDecoder.size()), kClassifier);
 }
 
 }  // namespace
@@ -45,12 +60,37 @@ std::vector<std::string> read_labels(const Json& json) {
   return names;
 }
 
+std::string read_classes(const Json& json, ModelFacts& facts) {
+  facts.labels = read_labels(json);
+  const bool is_one = facts.labels.size() == 1;
+  constexpr const char* kKind = "single_label_classification";
+  const std::string kind = json.string_or("problem_type", is_one ? kRegression : kKind);
+  if (is_one && kind == kRegression) return kRegression;
+  if (kind != kKind) {
+    json.at("problem_type")
+        .fail(str("expected \"", kKind, "\", or \"", kRegression, "\" with one label"));
+  }
+  return "classify";
+}
+
+std::string read_decoder_task(const Json& json, ModelFacts& facts) {
+  if (!json.has("architectures") || json.at("architectures").size() == 0) return "lm";
+  const Json architecture = json.at("architectures").at(size_t{0});
+  const std::string& name = architecture.as_string();
+  if (name.ends_with("ForSequenceClassification")) return read_classes(json, facts);
+  for (const char* other : {"ForTokenClassification", "ForQuestionAnswering"}) {
+    if (name.ends_with(other)) {
+      architecture.fail(
+          "the head is not supported; expected ...ForCausalLM or "
+          "...ForSequenceClassification");
+    }
+  }
+  return "lm";
+}
+
 Json classifier_config(const Json& config, const std::vector<std::string>& labels) {
   auto json = nlohmann::ordered_json::parse(config.dump());
-  const std::string type = config.string_or("model_type", "");
-  if (const BertType* bert = find_bert_type(type)) {
-    json["architectures"] = {str(bert->architecture, "ForSequenceClassification")};
-  }
+  if (const auto name = classifier_architecture(config)) json["architectures"] = {*name};
   auto id2label = nlohmann::ordered_json::object();
   auto label2id = nlohmann::ordered_json::object();
   for (size_t i = 0; i < labels.size(); ++i) {

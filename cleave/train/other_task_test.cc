@@ -1,4 +1,4 @@
-// Fine-tuning a folder's model for another task: a masked-LM BERT becomes a classifier.
+// Fine-tuning a folder's model for another task: a language model becomes a classifier.
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -110,6 +110,17 @@ TEST(LoadForOtherTask, PoolerInTheFile_IsRead) {
   expect_loads(folder / "m", kHead, kWords);
 }
 
+TEST(LoadForOtherTask, Decoder_GivesItsLayersAndAFreshHead) {
+  for (const std::string_view config : {test::kLlamaConfig, test::kGpt2Config}) {
+    const TempFolder folder;
+    test::write_model_folder(folder / "m", config, test::tensors_of(config));
+    const bool is_tied = config == test::kGpt2Config;  // the head has no tensor of its own
+    expect_loads(folder / "m", {"score.weight"},
+                 is_tied ? std::set<std::string>() : std::set<std::string>{"lm_head.weight"}, "",
+                 classifier(config));
+  }
+}
+
 TEST(LoadForOtherTask, ModelWithoutAHead_LacksOnlyTheClassifier) {
   const TempFolder folder;
   const std::string config = replaced("BertForMaskedLM", "BertModel");
@@ -170,13 +181,13 @@ TEST(LoadForOtherTask, FileThatLacksAnEncoderWeight_IsRefused) {
   EXPECT_THAT(error.what(), HasSubstr("1 missing: bert.encoder.layer.1.output.dense.bias"));
 }
 
-/// Labelled rows of ids, which need no tokenizer.
+/// Labelled rows of ids of unequal lengths, which need no tokenizer.
 std::string rows_file(const TempFolder& folder) {
   const std::string path = folder / "rows.jsonl";
   std::ofstream out(path);
   for (int row = 0; row < 12; ++row) {
     out << R"({"input_ids": [)" << 3 + row % 5 << ", " << 9 + row % 7 << ", " << 20 + row
-        << R"(, 4], "label": )" << row % 3 << "}\n";
+        << (row % 2 == 0 ? ", 6, 7" : "") << R"(, 4], "label": )" << row % 3 << "}\n";
   }
   return path;
 }
@@ -199,11 +210,20 @@ TrainOptions fine_tuning(const std::string& model, const std::string& data,
   return o;
 }
 
+/// A model's config.json, and the class that it becomes.
+struct Start {
+  std::string_view config;
+  std::string classifier;
+};
+
+class ClassifierFromLanguageModel : public testing::TestWithParam<Start> {};
+
 // Oracle: the run on one rank. In fp64 only the order of sums differs.
-TEST(ClassifierFromMaskedLm, AnyLayout_TrainsAsOneRankDoesAndResumes) {
+TEST_P(ClassifierFromLanguageModel, AnyLayout_TrainsAsOneRankDoesAndResumes) {
   const TempFolder folder;
   const std::string root = folder.path(), data = rows_file(folder);
-  test::write_model_folder(root + "/m", test::kBertConfig, test::tensors_of(test::kBertConfig));
+  const std::string_view start = GetParam().config;
+  test::write_model_folder(root + "/m", start, test::tensors_of(start));
   const auto want = losses(fine_tuning(root + "/m", data, root + "/one"));
   ASSERT_EQ(want.size(), 6U);
   EXPECT_NE(want.back(), want.front());
@@ -231,7 +251,7 @@ TEST(ClassifierFromMaskedLm, AnyLayout_TrainsAsOneRankDoesAndResumes) {
 
   // The checkpoint is an ordinary classifier's and names its classes.
   const Json config = Json::parse_file(root + "/fsdp/step_00000006/config.json");
-  EXPECT_EQ(config.at("architectures").at(0).as_string(), "BertForSequenceClassification");
+  EXPECT_EQ(config.at("architectures").at(0).as_string(), GetParam().classifier);
   EXPECT_THAT(make_model(config)->facts().labels, ElementsAre("LABEL_0", "LABEL_1", "LABEL_2"));
   TrainOptions resumed = fine_tuning("", data, root + "/fsdp");
   resumed.model = TrainOptions{}.model;
@@ -241,16 +261,35 @@ TEST(ClassifierFromMaskedLm, AnyLayout_TrainsAsOneRankDoesAndResumes) {
   EXPECT_EQ(read_metrics(resumed.out + "/metrics.jsonl").size(), 8U);
 }
 
-TEST(ClassifierFromMaskedLm, TaskThatTheFamilyLacks_IsRefused) {
+INSTANTIATE_TEST_SUITE_P(Families, ClassifierFromLanguageModel,
+                         testing::Values(Start{test::kBertConfig, "BertForSequenceClassification"},
+                                         Start{test::kLlamaConfig,
+                                               "LlamaForSequenceClassification"},
+                                         Start{test::kGpt2Config, "GPT2ForSequenceClassification"}),
+                         [](const auto& info) { return info.param.classifier; });
+
+/// What `train --task TASK` says of a folder with this config.json.
+std::string refusal(const std::string& config, const std::string& task) {
   const TempFolder folder;
-  test::write_model_folder(folder / "m", test::kLlamaConfig, test::tensors_of(test::kLlamaConfig));
-  const Error error = thrown_by(
-      [&] { make_setup(fine_tuning(folder / "m", rows_file(folder), folder / "out"), 0); });
+  test::write_model_folder(folder / "m", config, test::tensors_of(config));
+  TrainOptions o = fine_tuning(folder / "m", rows_file(folder), folder / "out");
+  o.task = task;
+  const Error error = thrown_by([&] { make_setup(o, 0); });
   EXPECT_EQ(error.code(), Code::kUsage);
-  EXPECT_THAT(
-      error.what(),
-      HasSubstr("--task classify does not fit this model, which is trained for lm; leave it "
-                "out, or give another --model"));
+  return error.what();
+}
+
+TEST(TaskOfAFolder, TaskThatTheFamilyLacks_IsRefused) {
+  EXPECT_THAT(refusal(std::string(test::kLlamaConfig), "mlm"),
+              HasSubstr("--task mlm does not fit this model, which is trained for lm; leave it "
+                        "out, or give another --model"));
+}
+
+TEST(TaskOfAFolder, ClassifierFromAConfigWithoutAClass_IsRefusedWithTheKey) {
+  auto json = nlohmann::json::parse(test::kLlamaConfig);
+  json.erase("architectures");
+  EXPECT_THAT(refusal(json.dump(), "classify"),
+              HasSubstr("--task classify needs the name of the model's class in its config.json"));
 }
 
 TEST(TaskLine, ManyNames_AreCountedAndShortened) {

@@ -143,6 +143,10 @@ Task choose_task(const TrainOptions& o, const Model& model) {
     return Task::kDpo;
   }
   CLEAVE_CHECK(o.dpo_beta == TrainOptions{}.dpo_beta, Code::kUsage, "--dpo-beta needs --task dpo");
+  const bool labels = o.task == "classify" || o.task == kRegression;
+  CLEAVE_CHECK(!labels || model.task() != "lm" || model.config().has("architectures"), Code::kUsage,
+               "--task ", o.task, " needs the name of the model's class in its config.json, as in ",
+               R"("architectures": ["LlamaForCausalLM"]; add it)");
   CLEAVE_CHECK(o.task.empty() || o.task == model.task(), Code::kUsage, "--task ", o.task,
                " does not fit this model, which is trained for ", model.task(),
                "; leave it out, or give another --model");

@@ -125,6 +125,11 @@ MODELS = {
     "gpt2": GPT2 | {"vocab_size": 101, "n_embd": 32, "n_layer": 2, "n_head": 4},
     "gpt2-4layers": GPT2 | {"vocab_size": 64, "n_embd": 32, "n_layer": 4, "n_head": 4},
     "gpt2-6heads": GPT2 | {"vocab_size": 80, "n_embd": 48, "n_layer": 2, "n_head": 6},
+    "gpt2-cls": GPT2
+    | {"architectures": ["GPT2ForSequenceClassification"], "vocab_size": 30, "n_embd": 16, "n_layer": 1, "n_head": 4}
+    | {"n_positions": 12},
+    "llama-cls": newer_form(llama(30, 24, 32, 6, num_key_value_heads=3, num_hidden_layers=1))
+    | {"architectures": ["LlamaForSequenceClassification"], "num_labels": 3},
     "llama-mha": llama(112, 32, 88, 4),
     "llama-6heads": newer_form(llama(80, 48, 64, 6, rms_norm_eps=1e-06)),
     "llama-gqa-tied": llama(96, 64, 96, 8, num_key_value_heads=2, tie_word_embeddings=True, rope_theta=500000.0),
@@ -305,16 +310,17 @@ def batch(name, spec, stream, padded=False):
     real = np.arange(length) < lengths[:, None]
     ids = np.where(real, ids, config["pad_token_id"])
     out = {"input_ids": ids}
-    if config["model_type"] not in ENCODERS:
+    is_encoder, has_classes = config["model_type"] in ENCODERS, "Sequence" in config["architectures"][0]
+    if not is_encoder and not has_classes:
         out["labels"] = np.where(real, ids, -100)
         if padded:
             out["attention_mask"] = real.astype(np.int64)
         return out
     out["attention_mask"] = real.astype(np.int64)
-    if config["model_type"] != "distilbert":
+    if is_encoder and config["model_type"] != "distilbert":
         out["token_type_ids"] = (np.arange(length) >= length // 2).astype(np.int64) * np.ones((ROWS, 1), dtype=np.int64)
-    if "Sequence" in config["architectures"][0]:
-        out["labels"] = counter.integers(seed, stream + ".classes", (ROWS,), 0, 2)
+    if has_classes:
+        out["labels"] = counter.integers(seed, stream + ".classes", (ROWS,), 0, config.get("num_labels", 2))
         return out
     # Three labels per sequence, so that the means of parts of the batch average to the mean of the batch.
     labels = np.full(shape, -100, dtype=np.int64)
@@ -487,7 +493,8 @@ def same_ids(a, b):
 
 def generates(name, config):
     """transformers' generate() fails with a mask if output_router_logits is true."""
-    return config["model_type"] not in ENCODERS and not name.endswith("-aux") and name not in TIED
+    is_lm = config["model_type"] not in ENCODERS and "Sequence" not in config["architectures"][0]
+    return is_lm and not name.endswith("-aux") and name not in TIED
 
 
 def try_seed(name, config, seed):

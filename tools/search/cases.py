@@ -28,9 +28,8 @@ def heads_of(model, heads):
 
 def train(rng):
     model = draw_model(rng, ("llama", "gpt2", "bert", "llama", "gpt2", "bert", "imdb_bert"))
-    if model.get("family") in models.ENCODERS:
-        if maybe(rng, 1 / 3):
-            classifier_of(rng, model)
+    if model.get("family") != "imdb_bert" and maybe(rng, 1 / 3 if model.get("family") in models.ENCODERS else 0.15):
+        classifier_of(rng, model)
     data = draw_data(rng, model, 0 if needs_other_tokenizer(model) else 0.25)
     math = draw_training(rng)
     if maybe(rng, 0.25):
@@ -144,7 +143,8 @@ def draw_tuning(rng, model, form, steps):
     if form == "chats" and maybe(rng, 0.4):
         flags["train-on"] = "all"
     family = model.get("family", "llama")
-    if family not in models.ENCODERS and (form in ("text", "text rows") or (form != "pairs" and maybe(rng, 0.5))):
+    is_lm = family not in models.ENCODERS and model.get("head") != "classify"
+    if is_lm and (form in ("text", "text rows") or (form != "pairs" and maybe(rng, 0.5))):
         flags["packing"] = True
     if maybe(rng, 0.6):
         flags.update(draw_adapter(rng, family))
@@ -166,9 +166,10 @@ def draw_tuning(rng, model, form, steps):
 
 def tuning_data(rng, model, math):
     """The data of fine-tuning, in one of the forms that the family reads."""
-    if model.get("family") in models.ENCODERS:
-        if maybe(rng, 0.5):
-            classifier_of(rng, model)
+    is_encoder = model.get("family") in models.ENCODERS
+    if maybe(rng, 0.5 if is_encoder else 0.2):
+        classifier_of(rng, model)
+    if is_encoder or model.get("head") == "classify":
         return draw_data(rng, model)
     form = rng.choice(("ids", "ids", "pairs", "chats", "text rows", "text"))
     if form == "ids":
@@ -361,7 +362,7 @@ def generate(rng):
 def evaluate(rng):
     model = draw_model(rng, ("llama", "gpt2", "bert"))
     model.pop("source", None)
-    if model.get("family") in models.ENCODERS and maybe(rng, 0.4):
+    if maybe(rng, 0.4 if model.get("family") in models.ENCODERS else 0.15):
         classifier_of(rng, model)
     data = draw_data(rng, model)
     math = {"seq-len": rng.choice((8, 12, 24)), "dtype": rng.choice(("fp32", "fp32", "fp64", "bf16", "int8"))}
@@ -369,15 +370,15 @@ def evaluate(rng):
     layout = {"tp": rng.choice([n for n in (1, 2, 3, 4) if n <= heads]), "batch-size": rng.randint(1, 9), **draw_machine(rng)}
     layout |= draw_ep(rng, model, layout["tp"])
     other = {"processes": True} if maybe(rng, 0.1) and layout["tp"] > 1 else {}
-    family = models.full(model)["family"]
-    if family not in models.ENCODERS and maybe(rng, 0.1):
+    is_lm = models.full(model)["family"] not in models.ENCODERS and model.get("head") != "classify"
+    if is_lm and maybe(rng, 0.1):
         math["kv-cache-dtype"] = rng.choice(("int8", "bf16"))
-    if family not in models.ENCODERS and maybe(rng, 0.3):
+    if is_lm and maybe(rng, 0.3):
         model["tokenizer"] = "bytes"
         data = {"form": "pairs", "rows": rng.randint(1, 10), "shortest": 1,
                 "longest": rng.randint(1, 5), "seed": rng.randrange(1000)}
         math["seq-len"] = rng.choice((24, 48, 64))
-    if family not in models.ENCODERS and maybe(rng, 0.3) and math["dtype"] in ("fp32", "fp64"):
+    if is_lm and maybe(rng, 0.3) and math["dtype"] in ("fp32", "fp64"):
         other["adapter"] = draw_saved_adapter(rng, model)
     if data.get("form") == "pairs":
         math["task"] = "dpo"
@@ -492,7 +493,7 @@ def gguf(rng):
 def verify(rng):
     model = draw_model(rng, ("llama", "llama", "gpt2", "bert"))
     model.pop("source", None)
-    if model.get("family") in models.ENCODERS and maybe(rng, 0.5):
+    if maybe(rng, 0.5 if model.get("family") in models.ENCODERS else 0.15):
         classifier_of(rng, model)
     m = models.full(model)
     layout = {"tp": rng.choice([n for n in (1, 2, 2, 3, 4) if n <= m["heads"]]), "dp": rng.choice((1, 2, 2)), **draw_machine(rng)}

@@ -21,7 +21,8 @@ def full(data):
 
 
 def task_of(model):
-    if model["family"] == "imdb_bert" or (model["family"] in models.ENCODERS and model["head"] in ("classify", "trunk")):
+    is_trunk = model["family"] in models.ENCODERS and model["head"] == "trunk"
+    if model["family"] == "imdb_bert" or model["head"] == "classify" or is_trunk:
         return "regression" if model["head"] == "classify" and model["classes"] == 1 else "classify"
     return "mlm" if model["family"] in models.ENCODERS else "lm"
 

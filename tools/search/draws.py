@@ -79,7 +79,7 @@ def text_for(rng, model):
     """Gives the model a tokenizer, so that it can read text, and returns a form of text for it."""
     is_encoder = model.get("family") == "imdb_bert" or model.get("family") in models.ENCODERS
     model["tokenizer"] = "words" if is_encoder and model.get("source", "folder") == "folder" else "bytes"
-    classifies = model.get("family") == "imdb_bert" or (is_encoder and model.get("head") in ("classify", "trunk"))
+    classifies = model.get("family") == "imdb_bert" or model.get("head") == "classify" or (is_encoder and model.get("head") == "trunk")
     return rng.choice(("csv", "text rows") if classifies else ("text", "text rows"))
 
 

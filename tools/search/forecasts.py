@@ -46,7 +46,7 @@ def shapes_of(model):
 
 # Tensors that every tp rank has whole: norms, biases of sums over ranks, and tables that are not of tokens.
 WHOLE = re.compile(r"(layer_?norm|LayerNorm|\.norm|ln_[12f]|q_norm|k_norm)\.(weight|bias)$|(o_proj|down_proj|c_proj|output\.dense|out_lin|lin2)\.bias$"
-                   r"|(wpe|(position|token_type)_embeddings|(mlp|moe)\.gate)\.weight$|(pooler|transform|lm_head)\.dense\.|vocab_transform\.|classifier\.")
+                   r"|(wpe|(position|token_type)_embeddings|(mlp|moe)\.gate)\.weight$|(pooler|transform|lm_head)\.dense\.|vocab_transform\.|classifier\.|score\.")
 KEYS_AND_VALUES = re.compile(r"self_attn\.(k|v|qkv)_(proj\.(weight|bias)|norm\.weight)$")
 
 

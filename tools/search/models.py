@@ -16,7 +16,9 @@ DEFAULTS = {
     "window": 0,          # of the families with sliding windows; 0: none
     "layers": 2, "heads": 2, "kv_heads": 0, "head_dim": 4, "hidden": 0, "inter": 12, "vocab": 31, "positions": 64,
     "tied": False, "attention_bias": False, "mlp_bias": False, "activation": "", "theta": 10000.0, "rope": "default",
-    "head": "mlm",        # of ENCODERS: mlm | classify (with one class a regression) | pretraining (only bert) | trunk
+    # Of ENCODERS: mlm | classify (with one class a regression) | pretraining (only bert) | trunk. Others with classify label
+    # sequences, else they are language models.
+    "head": "mlm",
     "classes": 2, "dropout": 0.0, "file_dtype": "fp32", "gain": 1.0, "seed": 0,
     "scale_by_layer": False, "unscaled": False, "pad_id": -1, "eos_id": -1, "token_types": 2, "tokenizer": "",
     "experts": 2,         # of mixtral and qwen3_moe
@@ -80,6 +82,18 @@ def has_biases(m, kind):
     return m["attention_bias"] and m["family"] in ("llama", "qwen3", "qwen3_moe", "smollm3", *OLMO, *GEMMA)
 
 
+def classes_of(m):
+    """The names of a classifier's classes, as config.json has them."""
+    return {"id2label": {str(i): f"class {i}" for i in range(m["classes"])}} if m["head"] == "classify" else {}
+
+
+def decoder_class(m):
+    """The name of the class in transformers, whose classifier of Gemma 3 without images has another name."""
+    if m["head"] != "classify":
+        return DECODERS[m["family"]] + "ForCausalLM"
+    return DECODERS[m["family"]] + ("Text" if m["family"] == "gemma3_text" else "") + "ForSequenceClassification"
+
+
 def own_settings(m):
     """What a family's config.json has in addition to Llama's."""
     family, window = m["family"], m["window"] or None
@@ -124,11 +138,11 @@ def rope_settings(m):
 
 
 def decoder_config(m):
-    config = {"architectures": [DECODERS[m["family"]] + "ForCausalLM"], "model_type": m["family"], "hidden_size": m["hidden"],
+    config = {"architectures": [decoder_class(m)], "model_type": m["family"], "hidden_size": m["hidden"],
               "intermediate_size": m["inter"], "num_hidden_layers": m["layers"], "num_attention_heads": m["heads"],
               "num_key_value_heads": m["kv_heads"], "head_dim": m["head_dim"], "hidden_act": m["activation"] or "silu",
               "max_position_embeddings": m["positions"], "rms_norm_eps": 1e-5, "attention_bias": has_biases(m, "o"),
-              "mlp_bias": has_biases(m, "mlp"), "tie_word_embeddings": m["tied"]} | own_settings(m)
+              "mlp_bias": has_biases(m, "mlp"), "tie_word_embeddings": m["tied"]} | own_settings(m) | classes_of(m)
     if m["balances"] and m["family"] in WITH_EXPERTS:
         config |= {"output_router_logits": True, "router_aux_loss_coef": 0.5}
     if m["family"] != "llama":  # transformers refuses the families' own defaults outside the vocabulary
@@ -150,11 +164,12 @@ def decoder_config(m):
 
 
 def gpt2_config(m):
-    return {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_positions": m["positions"], "n_embd": m["hidden"],
+    name = "GPT2ForSequenceClassification" if m["head"] == "classify" else "GPT2LMHeadModel"
+    return {"architectures": [name], "model_type": "gpt2", "n_positions": m["positions"], "n_embd": m["hidden"],
             "n_layer": m["layers"], "n_head": m["heads"], "n_inner": m["inter"],
             "activation_function": m["activation"] or "gelu_new", "embd_pdrop": m["dropout"], "attn_pdrop": m["dropout"],
             "resid_pdrop": m["dropout"], "layer_norm_epsilon": 1e-5, "tie_word_embeddings": m["tied"],
-            "scale_attn_weights": not m["unscaled"], "scale_attn_by_inverse_layer_idx": m["scale_by_layer"]}
+            "scale_attn_weights": not m["unscaled"], "scale_attn_by_inverse_layer_idx": m["scale_by_layer"]} | classes_of(m)
 
 
 def bert_config(m):
@@ -168,9 +183,9 @@ def bert_config(m):
         config["model_type"] = m["family"]
     if m["family"] == "roberta":  # positions begin after the pad id
         config["max_position_embeddings"] += first_position(m)
-    if m["head"] == "classify" or m["family"] == "imdb_bert":
-        config["id2label"] = {str(i): f"class {i}" for i in range(m["classes"])}
-    return config
+    if m["family"] == "imdb_bert":
+        return config | classes_of({**m, "head": "classify"})
+    return config | classes_of(m)
 
 
 def class_of(m):
@@ -188,9 +203,7 @@ def distilbert_config(m):
               "n_heads": m["heads"], "hidden_dim": m["inter"], "activation": m["activation"] or "gelu",
               "max_position_embeddings": m["positions"], "dropout": m["dropout"], "attention_dropout": m["dropout"],
               "seq_classif_dropout": m["dropout"], "tie_word_embeddings": m["tied"]}
-    if m["head"] == "classify":
-        config["id2label"] = {str(i): f"class {i}" for i in range(m["classes"])}
-    return config
+    return config | classes_of(m)
 
 
 def config_of(m):
@@ -252,8 +265,14 @@ def decoder_shapes(m):
             if has_biases(m, "mlp"):
                 yield f"{at}mlp.{name}_proj.bias", [rows]
     yield "model.norm.weight", [d]
-    if not m["tied"]:
-        yield "lm_head.weight", [m["vocab"], d]
+    yield from decoder_head_shapes(m)
+
+
+def decoder_head_shapes(m):
+    if m["head"] == "classify":
+        yield "score.weight", [m["classes"], m["hidden"]]
+    elif not m["tied"]:
+        yield "lm_head.weight", [m["vocab"], m["hidden"]]
 
 
 def with_bias(name, shape, width=None):
@@ -273,8 +292,7 @@ def gpt2_shapes(m):
                             ("mlp.c_proj", [i, d])):
             yield from with_bias(at + name, shape, shape[1])
     yield from with_bias("transformer.ln_f", [d])
-    if not m["tied"]:
-        yield "lm_head.weight", [m["vocab"], d]
+    yield from decoder_head_shapes(m)
 
 
 def bert_shapes(m):

@@ -81,6 +81,9 @@ def defined_rows(inputs):
     rows = inputs.data
     if rows["blank_rows"] or (rows["mask"] == "left" and data.task_of(inputs.model) == "lm"):
         return None
+    labels_by_ids = inputs.model["head"] == "classify" and inputs.model["family"] not in models.ENCODERS
+    if labels_by_ids and (rows["mask"] or inputs.model["pad_id"] >= 0):  # the last id other than the padding id counts there
+        return None
     with open(inputs.data_path, encoding="ascii") as file:
         lines = [json.loads(line) for line in file]
     return None if any(has_masked_window(line.get("attention_mask", []), inputs.model["window"]) for line in lines) else lines

@@ -3,6 +3,7 @@ import math
 import os
 import re
 import shutil
+import types
 import unittest.mock
 
 import torch
@@ -80,6 +81,12 @@ def labels_of(rows, task):
     return labels[:, 1:] if task == "lm" else labels
 
 
+def one_by_one(model, rows):
+    """A decoder's logits of classes."""
+    logits = [model(input_ids=torch.tensor([row["input_ids"]])).logits for row in rows]
+    return types.SimpleNamespace(logits=torch.cat(logits))
+
+
 def part_loss(model, rows, task, num_labels):
     """The part's share of the mean loss over all labels of the step, and its auxiliary loss times its share of the labels."""
     # Causal attention keeps padding at the end from the tokens before it. Masked, it would have no key at all in a window of 1,
@@ -87,10 +94,14 @@ def part_loss(model, rows, task, num_labels):
     end = int(task == "lm" and not model.config.to_dict().get("output_router_logits"))
     mask = padded([{"attention_mask": [1] * len(row["input_ids"]), **row} for row in rows], "attention_mask", end)
     inputs = {"input_ids": padded(rows, "input_ids", 0), "attention_mask": mask}
-    types = padded(rows, "token_type_ids", 0)
-    if types is not None:
-        inputs["token_type_ids"] = types
-    output, labels = model(**inputs), labels_of(rows, task)
+    token_types = padded(rows, "token_type_ids", 0)
+    if token_types is not None:
+        inputs["token_type_ids"] = token_types
+    labels = labels_of(rows, task)
+    if task in ("classify", "regression") and model.config.pad_token_id is None:  # then it takes only one text at a time
+        output = one_by_one(model, rows)
+    else:
+        output = model(**inputs)
     if task == "regression":
         return (output.logits[:, 0].double() - labels).square().sum() / num_labels, None
     logits = output.logits[:, :-1] if task == "lm" else output.logits

@@ -36,20 +36,6 @@ void refuse_other_kinds(const Json& json) {
   }
 }
 
-/// Reads the labels of a classifier. Without a problem_type, transformers takes one label for a
-/// regression.
-void read_classes(const Json& json, BertConfig& c) {
-  c.facts.labels = read_labels(json);
-  const bool is_one = c.facts.labels.size() == 1;
-  constexpr const char* kKind = "single_label_classification";
-  const std::string kind = json.string_or("problem_type", is_one ? kRegression : kKind);
-  c.is_regression = is_one && kind == kRegression;
-  if (kind != kKind && !c.is_regression) {
-    json.at("problem_type")
-        .fail(str("expected \"", kKind, "\", or \"", kRegression, "\" with one label"));
-  }
-}
-
 /// Takes the rows of the table of positions before that of the first token from max_positions.
 void count_positions_of_tokens(const Json& json, BertConfig& c) {
   if (!c.facts.pad_id) json.at("pad_token_id").fail("positions begin after it; expected an id");
@@ -69,7 +55,7 @@ BertConfig read_bert(const Json& json, const BertType& type) {
   if (is_roberta) count_positions_of_tokens(json, c);
   check_heads_divide(json, c.facts, {});
   c.head = read_head(json, type);
-  if (c.head == BertHead::kClassifier) read_classes(json, c);
+  if (c.head == BertHead::kClassifier) c.classifier_task = read_classes(json, c.facts);
   c.intermediate = json.at("intermediate_size").as_int(1, kMostWidth);
   c.num_token_types = json.int_or("type_vocab_size", 2, 1, kMostWidth);
   c.norm_eps = json.number_or("layer_norm_eps", 1e-12, 0, 1);
@@ -90,7 +76,7 @@ BertConfig read_distilbert(const Json& json, const BertType& type) {
   c.facts = read_facts(json, kNames);
   check_heads_divide(json, c.facts, kNames);
   c.head = read_head(json, type);
-  if (c.head == BertHead::kClassifier) read_classes(json, c);
+  if (c.head == BertHead::kClassifier) c.classifier_task = read_classes(json, c.facts);
   c.intermediate = json.at("hidden_dim").as_int(1, kMostWidth);
   c.num_token_types = 0;
   c.init_range = json.number_or("initializer_range", 0.02, 0, kMostInitRange);

@@ -15,10 +15,6 @@ struct BertType {
   BertFamily family;
 };
 
-/// The problem_type of a config.json whose one label is that of a number, not of a probability.
-/// Also the task of a model with one label.
-inline constexpr const char* kRegression = "regression";
-
 /// The type with this name; null if it has other layers.
 const BertType* find_bert_type(std::string_view model_type);
 
@@ -47,8 +43,8 @@ struct BertConfig {
   double attention_dropout = 0.1;
   double classifier_dropout = 0.1;
   Activation activation = Activation::kGelu;
-  bool tied = true;            ///< the decoder's matrix is the word embedding
-  bool is_regression = false;  ///< the classifier's one label is a number
+  bool tied = true;               ///< the decoder's matrix is the word embedding
+  std::string classifier_task{};  ///< "classify" or "regression"; empty without that head
 
   /// Rows of the table of positions before that of the first token: RoBERTa counts from pad_id + 1,
   /// and padding has the row pad_id.

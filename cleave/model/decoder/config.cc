@@ -61,6 +61,7 @@ DecoderConfig read_decoder(const Json& json, const DecoderDefaults& defaults) {
   c.facts = read_facts(json, {.default_positions = defaults.positions,
                               .default_eos = defaults.eos,
                               .default_pad = defaults.pad});
+  c.task = read_decoder_task(json, c.facts);
   refuse_later_tokens(json);
   refuse_other_settings(json, defaults.own_keys);
   c.intermediate = json.at("intermediate_size").as_int(1, kMostWidth);

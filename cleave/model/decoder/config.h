@@ -31,9 +31,11 @@ struct ExpertsConfig {
 enum class BlockNorms : uint8_t { kInputs, kOutputs, kBoth };
 
 /// A decoder of Llama's shape: embedding, blocks of causal attention and a gated MLP with RMS
-/// norms, a norm and the output matrix. The families fill it in from their config.json.
+/// norms, a norm and the output matrix or a classifier. The families fill it in from their
+/// config.json.
 struct DecoderConfig {
   ModelFacts facts;
+  std::string task = "lm";  ///< "lm", or that of a head for sequences
   int64_t intermediate = 0;
   int64_t head_dim = 0;
   double norm_eps = 1e-6;

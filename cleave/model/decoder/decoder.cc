@@ -1,8 +1,11 @@
 #include "cleave/model/decoder/decoder.h"
 
 #include <algorithm>
+#include <array>
 
 #include "cleave/model/decoder/fused.h"
+#include "cleave/model/decoder/head.h"
+#include "cleave/model/flops.h"
 #include "cleave/nn/attention.h"
 #include "cleave/nn/embedding.h"
 #include "cleave/nn/experts.h"
@@ -163,16 +166,25 @@ class DecoderModel : public Model {
         rotary_switch_(config.rotary.scaling == RotaryOptions::Scaling::kLongRope
                            ? config.rotary.original_positions
                            : 0),
+        task_(config.task),
         model_(config),
-        lm_head_({.in_features = config.facts.hidden,
-                  .out_features = config.facts.vocab_size,
-                  .bias = false,
-                  .init = Init::normal(config.init_range),
-                  .soft_cap = config.logit_cap,
-                  .least_bits = 8}) {
-    if (config.tied) lm_head_.tie_weight(model_.embedding_weight());
+        head_(
+            make_decoder_head(config.facts, config.task,
+                              {.init_range = config.init_range,
+                               .soft_cap = config.logit_cap,
+                               .tied_weight = config.tied ? model_.embedding_weight() : nullptr})) {
     add("model", model_, "");
-    add("lm_head", lm_head_, "output");
+    add(head_name(task_), *head_, "output");
+  }
+
+  [[nodiscard]] std::string task() const override { return task_; }
+  /// The output matrix of a language model, of which a classifier has the layers.
+  [[nodiscard]] bool ignores(const std::string& tensor) const override {
+    return !is_lm() && tensor == "lm_head.weight";
+  }
+  [[nodiscard]] double train_flops_per_token(int64_t seq_len) override {
+    const std::array<Layer*, 1> of_all_tokens{&model_};
+    return is_lm() ? Model::train_flops_per_token(seq_len) : train_flops_of(of_all_tokens, seq_len);
   }
 
   [[nodiscard]] Plan plan(bool sequence_parallel) const override {
@@ -181,8 +193,9 @@ class DecoderModel : public Model {
         {"model.embed_tokens", Rowwise{.output = between}},
         {str("model.layers.*.self_attn.", is_fused_ ? "qkv" : "{q,k,v}", "_proj"), Colwise{}},
         {"model.layers.*.self_attn.o_proj", Rowwise{.output = between}},
-        {"lm_head", Colwise{.output = Shard{-1}}},  // the loss reads sharded logits
     };
+    // The loss reads sharded logits.
+    if (is_lm()) plan.emplace_back("lm_head", Colwise{.output = Shard{-1}});
     if (has_mlps_) {
       const char* columns = is_fused_ ? "gate_up" : "{gate,up}";
       plan.emplace_back(str("model.layers.*.mlp.", columns, "_proj"), Colwise{});
@@ -213,8 +226,10 @@ class DecoderModel : public Model {
   /// expert.
   [[nodiscard]] bool can_record_decoding() const override { return !has_experts_; }
   [[nodiscard]] std::optional<BalanceOptions> balance() const override {
-    // transformers adds the loss only if output_router_logits is true; its default is false.
-    if (!has_experts_ || !config().bool_or("output_router_logits", false)) return std::nullopt;
+    // transformers adds the loss only if output_router_logits is true; its default is false. Its
+    // classifiers never do.
+    const bool has_loss = is_lm() && config().bool_or("output_router_logits", false);
+    if (!has_experts_ || !has_loss) return std::nullopt;
     const double coefficient = config().number_or("router_aux_loss_coef", 0.001);
     if (coefficient == 0) return std::nullopt;
     return BalanceOptions{
@@ -222,13 +237,16 @@ class DecoderModel : public Model {
   }
 
  private:
+  [[nodiscard]] bool is_lm() const { return task_ == "lm"; }
+
   bool is_fused_;
   bool has_experts_, has_mlps_;
   ExpertsConfig experts_;
   QkNorm qk_norm_;
   int64_t rotary_switch_;
+  std::string task_;
   DecoderTrunk model_;
-  Linear lm_head_;
+  std::unique_ptr<Layer> head_;
 };
 
 }  // namespace

@@ -21,10 +21,12 @@ void refuse_unsupported(const Json& json) {
   if (!json.has("architectures") || json.at("architectures").size() == 0) return;
   const Json architecture = json.at("architectures").at(size_t{0});
   const std::string& name = architecture.as_string();
-  if (name != "GPT2LMHeadModel" && name != "GPT2Model") {
-    architecture.fail(
-        "expected GPT2LMHeadModel, or GPT2Model, whose output matrix is the embedding");
+  for (const char* known : {"GPT2LMHeadModel", "GPT2Model", "GPT2ForSequenceClassification"}) {
+    if (name == known) return;
   }
+  architecture.fail(
+      "expected GPT2LMHeadModel, GPT2Model, whose output matrix is the embedding, or "
+      "GPT2ForSequenceClassification");
 }
 
 }  // namespace
@@ -33,6 +35,7 @@ Gpt2Config Gpt2Config::from_json(const Json& json) {
   refuse_unsupported(json);
   Gpt2Config c;
   c.facts = read_facts(json, kNames);
+  c.task = read_decoder_task(json, c.facts);
   check_heads_divide(json, c.facts, kNames);
   c.intermediate = json.int_or("n_inner", 4 * c.facts.hidden, 1, kMostWidth);
   if (c.intermediate > kMostWidth) {

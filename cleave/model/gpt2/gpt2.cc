@@ -1,10 +1,13 @@
 #include "cleave/model/gpt2/gpt2.h"
 
+#include <array>
 #include <cmath>
 
 #include <ATen/ATen.h>
 
 #include "cleave/model/decoder/fused.h"
+#include "cleave/model/decoder/head.h"
+#include "cleave/model/flops.h"
 #include "cleave/model/model.h"
 #include "cleave/nn/attention.h"
 #include "cleave/nn/dropout.h"
@@ -226,27 +229,34 @@ class Gpt2 : public Model {
   Gpt2(const Json& json, const Gpt2Config& config)
       : Model(json, config.facts),
         is_tied_(config.tied),
+        task_(config.task),
         transformer_(config),
-        lm_head_({.in_features = config.facts.hidden,
-                  .out_features = config.facts.vocab_size,
-                  .bias = false,
-                  .init = Init::normal(config.init_range),
-                  .least_bits = 8}) {
-    if (config.tied) lm_head_.tie_weight(transformer_.token_weight());
+        head_(make_decoder_head(
+            config.facts, config.task,
+            {.init_range = config.init_range,
+             .tied_weight = config.tied ? transformer_.token_weight() : nullptr})) {
     add("transformer", transformer_, "");
-    add("lm_head", lm_head_);
+    add(head_name(task_), *head_);
+  }
+
+  [[nodiscard]] std::string task() const override { return task_; }
+  [[nodiscard]] double train_flops_per_token(int64_t seq_len) override {
+    const std::array<Layer*, 1> of_all_tokens{&transformer_};
+    return is_lm() ? Model::train_flops_per_token(seq_len) : train_flops_of(of_all_tokens, seq_len);
   }
 
   [[nodiscard]] bool can_record_decoding() const override { return true; }
   [[nodiscard]] Plan plan(bool sequence_parallel) const override {
     const Placement between = sequence_parallel ? Placement(Shard{1}) : Placement(Replicate{});
-    return {
+    Plan plan = {
         {"transformer.wte", Rowwise{.output = between}},
         {"transformer.h.*.attn.c_attn", Colwise{}},
         {"transformer.h.*.mlp.c_fc", Colwise{}},
         {"transformer.h.*.{attn,mlp}.c_proj", Rowwise{.output = between}},
-        {"lm_head", Colwise{.output = Shard{-1}}},  // the loss reads sharded logits
     };
+    // The loss reads sharded logits.
+    if (is_lm()) plan.emplace_back("lm_head", Colwise{.output = Shard{-1}});
+    return plan;
   }
 
   /// GPT-2's published files are those of GPT2Model, without the prefix "transformer.".
@@ -255,16 +265,20 @@ class Gpt2 : public Model {
     if (!parameter.starts_with(kTrunk)) return {};
     return {parameter.substr(kTrunk.size())};
   }
-  /// Causal masks in older files, and a second copy of the tied matrix.
+  /// Causal masks in older files, a second copy of the tied matrix, and the output matrix of the
+  /// language model that becomes a classifier.
   [[nodiscard]] bool ignores(const std::string& tensor) const override {
     return tensor.ends_with(".attn.bias") || tensor.ends_with(".attn.masked_bias") ||
-           (tensor == "lm_head.weight" && is_tied_);
+           (tensor == "lm_head.weight" && (is_tied_ || !is_lm()));
   }
 
  private:
+  [[nodiscard]] bool is_lm() const { return task_ == "lm"; }
+
   bool is_tied_;
+  std::string task_;
   Gpt2Trunk transformer_;
-  Linear lm_head_;
+  std::unique_ptr<Layer> head_;
 };
 
 }  // namespace

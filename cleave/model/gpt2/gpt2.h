@@ -12,6 +12,7 @@ struct Preset;
 /// The GPT-2 family's config.json.
 struct Gpt2Config {
   ModelFacts facts;
+  std::string task = "lm";  ///< "lm", or that of a head for sequences
   int64_t intermediate = 0;
   Activation activation = Activation::kGeluTanh;
   double norm_eps = 1e-5;
@@ -28,8 +29,9 @@ struct Gpt2Config {
   static Gpt2Config from_json(const Json& json);
 };
 
-/// A GPT-2 without memory (GPT2LMHeadModel) from its config.json. Modules and tensors have Hugging
-/// Face's names and shapes: matrices but the embeddings are stored [in, out].
+/// A GPT-2 without memory (GPT2LMHeadModel or GPT2ForSequenceClassification) from its config.json.
+/// Modules and tensors have Hugging Face's names and shapes: matrices but the embeddings are stored
+/// [in, out].
 std::unique_ptr<Model> make_gpt2(const Json& config);
 
 /// gpt2-tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl.

@@ -192,7 +192,7 @@ TEST(Gpt2Presets, PublishedSizes_HaveTheirWeightsAndSplitOverTwoRanks) {
 TEST(Gpt2Config, UnsupportedValues_AreRefusedByKeyAndValue) {
   const std::vector<std::pair<nlohmann::ordered_json, std::string>> wrong = {
       {{{"add_cross_attention", true}}, "\"add_cross_attention\" is true"},
-      {{{"architectures", {"GPT2ForSequenceClassification"}}}, "expected GPT2LMHeadModel"},
+      {{{"architectures", {"GPT2ForTokenClassification"}}}, "expected GPT2LMHeadModel"},
       {{{"n_head", 5}}, "\"n_embd\" is 24; it must be a multiple of n_head=5"},
       {{{"resid_pdrop", 1}}, "\"resid_pdrop\" is 1; expected a probability in [0, 1)"},
       {{{"activation_function", "tanh"}}, "'tanh' is unknown"},
