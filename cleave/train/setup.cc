@@ -18,9 +18,9 @@
 #include "cleave/file/weighted_path.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/mesh/scalar_type.h"
-#include "cleave/model/bert/config.h"
 #include "cleave/model/generation_config.h"
 #include "cleave/model/gguf/tokenizer.h"
+#include "cleave/model/label_task.h"
 #include "cleave/planner/layout_options.h"
 #include "cleave/report/record.h"
 #include "cleave/text/utf8.h"
@@ -99,34 +99,44 @@ Json config_of_new(const std::string& name, const Tokenizer& tokenizer) {
   return Json::parse(json.dump(), is_config(name) ? name : "preset " + name);
 }
 
-/// Makes the config that of a model for the task, if that has one label per sequence. Returns
-/// whether it is a new classifier: name_classes() sets its classes, which are known when the data
-/// is read.
+/// The config.json of a model for a task with labels of sequences.
+Json config_for(const std::string& task, const Json& config,
+                const std::vector<std::string>& labels) {
+  const Json fitting = classifier_config(config, labels);
+  const auto* known = std::ranges::find(kLabelTasks, task, &LabelTask::name);
+  // transformers takes several classes without it for those of which a text has one.
+  return task == "classify" ? fitting : with_key(fitting, "problem_type", known->problem_type);
+}
+
+/// Makes the config that of a model for the task, if that has labels of sequences. Returns whether
+/// it is a new classifier: name_classes() sets its classes, which are known when the data is read.
 bool fit_to_task(TrainSetup& setup) {
   const TrainOptions& o = setup.options;
   const std::string own = make_model(setup.config)->task();
   const std::string task = o.task.empty() ? own : o.task;
-  const bool classifies = task == "classify";
-  if (!classifies && task != "regression") return false;
-  const bool has_head = own == "classify" || own == "regression";
-  if (setup.folder && has_head && task != own) return false;  // make_setup() reports the task
-  const bool keeps_head = task == own && (setup.folder || !classifies);
+  if (!labels_sequences(task)) return false;
+  // make_setup() reports the task.
+  if (setup.folder && labels_sequences(own) && task != own) return false;
+  const bool has_classes = task != "regression";
+  const bool keeps_head = task == own && (setup.folder || !has_classes);
   std::vector<std::string> labels;  // 64: enough for a plan that shards the head
-  for (int i = 0; i < (classifies ? 64 : 1); ++i) labels.push_back(str("LABEL_", i));
-  Json config = keeps_head ? setup.config : classifier_config(setup.config, labels);
+  for (int i = 0; i < (has_classes ? 64 : 1); ++i) labels.push_back(str("LABEL_", i));
+  Json config = keeps_head ? setup.config : config_for(task, setup.config, labels);
   // As in transformers. The number that is learned is then the model's result, not its sigmoid.
-  if (!classifies) config = with_key(config, "problem_type", kRegression);
+  if (!has_classes) config = with_key(config, "problem_type", task);
   if (make_model(config)->task() != task) return false;
   setup.config = config;
   setup.changes_task = setup.folder && !keeps_head;
-  return classifies && !keeps_head;
+  return has_classes && !keeps_head;
 }
 
 /// Gives a new classifier the classes of the training data.
 std::unique_ptr<Model> name_classes(TrainSetup& setup) {
-  setup.config = classifier_config(setup.config, class_names(setup.options.data));
-  auto model = make_model(setup.config);
   const TrainOptions& o = setup.options;
+  const std::string task = make_model(setup.config)->task();
+  setup.config = config_for(task, setup.config,
+                            task == "multilabel" ? multilabel_names(o.data) : class_names(o.data));
+  auto model = make_model(setup.config);
   if (o.plan.empty()) setup.layout.plan = model->plan(o.sequence_parallel);
   try_layout(*model, setup.layout);
   return model;

@@ -119,7 +119,7 @@ DTensor Bert::hidden(const DTensor& ids, const Context& context) {
 std::string Bert::task() const {
   if (predictions_) return "mlm";
   if (!classifier_) return "features";
-  return config_.is_regression ? kRegression : "classify";
+  return config_.classifier_task;
 }
 
 double Bert::train_flops_per_token(int64_t seq_len) {

@@ -1,5 +1,6 @@
 #include "cleave/model/bert/config.h"
 
+#include "cleave/model/label_task.h"
 #include "cleave/model/other_settings.h"
 
 namespace cleave::inline model {
@@ -36,18 +37,9 @@ void refuse_other_kinds(const Json& json) {
   }
 }
 
-/// Reads the labels of a classifier. Without a problem_type, transformers takes one label for a
-/// regression.
 void read_classes(const Json& json, BertConfig& c) {
   c.facts.labels = read_labels(json);
-  const bool is_one = c.facts.labels.size() == 1;
-  constexpr const char* kKind = "single_label_classification";
-  const std::string kind = json.string_or("problem_type", is_one ? kRegression : kKind);
-  c.is_regression = is_one && kind == kRegression;
-  if (kind != kKind && !c.is_regression) {
-    json.at("problem_type")
-        .fail(str("expected \"", kKind, "\", or \"", kRegression, "\" with one label"));
-  }
+  c.classifier_task = label_task(json, c.facts.labels.size());
 }
 
 /// Takes the rows of the table of positions before that of the first token from max_positions.
