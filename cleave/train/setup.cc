@@ -99,13 +99,12 @@ Json config_of_new(const std::string& name, const Tokenizer& tokenizer) {
   return Json::parse(json.dump(), is_config(name) ? name : "preset " + name);
 }
 
-/// The config.json of a model for a task with labels of sequences.
-Json config_for(const std::string& task, const Json& config,
-                const std::vector<std::string>& labels) {
-  const Json fitting = classifier_config(config, labels);
+/// As in transformers, a classifier of sequences that have one class each needs no problem_type.
+/// With that of a regression, the number that is learned is the model's result, not its sigmoid.
+Json with_problem_type(const Json& config, const std::string& task) {
+  if (task == "classify") return config;
   const auto* known = std::ranges::find(kLabelTasks, task, &LabelTask::name);
-  // transformers takes several classes without it for those of which a text has one.
-  return task == "classify" ? fitting : with_key(fitting, "problem_type", known->problem_type);
+  return with_key(config, "problem_type", known->problem_type);
 }
 
 /// Makes the config that of a model for the task, if that has labels of sequences. Returns whether
@@ -121,9 +120,8 @@ bool fit_to_task(TrainSetup& setup) {
   const bool keeps_head = task == own && (setup.folder || !has_classes);
   std::vector<std::string> labels;  // 64: enough for a plan that shards the head
   for (int i = 0; i < (has_classes ? 64 : 1); ++i) labels.push_back(str("LABEL_", i));
-  Json config = keeps_head ? setup.config : config_for(task, setup.config, labels);
-  // As in transformers. The number that is learned is then the model's result, not its sigmoid.
-  if (!has_classes) config = with_key(config, "problem_type", task);
+  const Json config =
+      with_problem_type(keeps_head ? setup.config : classifier_config(setup.config, labels), task);
   if (make_model(config)->task() != task) return false;
   setup.config = config;
   setup.changes_task = setup.folder && !keeps_head;
@@ -133,9 +131,10 @@ bool fit_to_task(TrainSetup& setup) {
 /// Gives a new classifier the classes of the training data.
 std::unique_ptr<Model> name_classes(TrainSetup& setup) {
   const TrainOptions& o = setup.options;
-  const std::string task = make_model(setup.config)->task();
-  setup.config = config_for(task, setup.config,
-                            task == "multilabel" ? multilabel_names(o.data) : class_names(o.data));
+  const bool is_multilabel = setup.task == Task::kMultilabel;
+  const auto names = is_multilabel ? multilabel_names(o.data) : class_names(o.data);
+  setup.config = with_problem_type(classifier_config(setup.config, names),
+                                   is_multilabel ? "multilabel" : "classify");
   auto model = make_model(setup.config);
   if (o.plan.empty()) setup.layout.plan = model->plan(o.sequence_parallel);
   try_layout(*model, setup.layout);
