@@ -41,6 +41,11 @@ std::string printed(const std::function<void()>& action) {
   return out.take();
 }
 
+const std::vector<std::string> kClasses{"rude", "odd", "late"};
+/// Of the texts in comments().
+const std::vector<std::vector<double>> kLabels{
+    {1, 0, 0}, {1, 1, 0}, {0, 0, 0}, {0, 0.25, 1}, {1, 1, 1}};
+
 class Multilabel : public testing::Test {
  protected:
   /// The golden classifier, for several classes each.
@@ -101,9 +106,6 @@ class Multilabel : public testing::Test {
                            "3,it rains,0,0,0\n4,sun,0,0.25,1\n5,hot,1,1,1\n";
     return path;
   }
-  const std::vector<std::string> kClasses{"rude", "odd", "late"};
-  const std::vector<std::vector<double>> kLabels{
-      {1, 0, 0}, {1, 1, 0}, {0, 0, 0}, {0, 0.25, 1}, {1, 1, 1}};
 
   /// A masked LM for the byte tokenizer.
   std::string masked_lm() {

@@ -17,6 +17,7 @@ DEFAULTS = {
     "layers": 2, "heads": 2, "kv_heads": 0, "head_dim": 4, "hidden": 0, "inter": 12, "vocab": 31, "positions": 64,
     "tied": False, "attention_bias": False, "mlp_bias": False, "activation": "", "theta": 10000.0, "rope": "default",
     "head": "mlm",        # of ENCODERS: mlm | classify (with one class a regression) | pretraining (only bert) | trunk
+    "multilabel": False,  # of the head classify: a sequence may have several classes
     "classes": 2, "dropout": 0.0, "file_dtype": "fp32", "gain": 1.0, "seed": 0,
     "scale_by_layer": False, "unscaled": False, "pad_id": -1, "eos_id": -1, "token_types": 2, "tokenizer": "",
     "experts": 2,         # of mixtral and qwen3_moe
@@ -169,8 +170,13 @@ def bert_config(m):
     if m["family"] == "roberta":  # positions begin after the pad id
         config["max_position_embeddings"] += first_position(m)
     if m["head"] == "classify" or m["family"] == "imdb_bert":
-        config["id2label"] = {str(i): f"class {i}" for i in range(m["classes"])}
+        config |= labels_of(m)
     return config
+
+
+def labels_of(m):
+    labels = {"id2label": {str(i): f"class {i}" for i in range(m["classes"])}}
+    return labels | ({"problem_type": "multi_label_classification"} if m["multilabel"] else {})
 
 
 def class_of(m):
@@ -189,7 +195,7 @@ def distilbert_config(m):
               "max_position_embeddings": m["positions"], "dropout": m["dropout"], "attention_dropout": m["dropout"],
               "seq_classif_dropout": m["dropout"], "tie_word_embeddings": m["tied"]}
     if m["head"] == "classify":
-        config["id2label"] = {str(i): f"class {i}" for i in range(m["classes"])}
+        config |= labels_of(m)
     return config
 
 

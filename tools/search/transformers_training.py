@@ -73,7 +73,9 @@ def visible_ids(row, fill):
     return [i if seen else fill for i, seen in zip(ids, row.get("attention_mask", [1] * len(ids)))]
 
 
-def labels_of(rows, task):
+def labels_of(rows, task, num_classes):
+    if task == "multilabel":
+        return torch.tensor([[float(i in row["label"]) for i in range(num_classes)] for row in rows], dtype=torch.double)
     if task in ("classify", "regression"):
         return torch.tensor([row["label"] for row in rows], dtype=torch.long if task == "classify" else torch.double)
     labels = padded(rows, "labels", -100)
@@ -90,7 +92,10 @@ def part_loss(model, rows, task, num_labels):
     types = padded(rows, "token_type_ids", 0)
     if types is not None:
         inputs["token_type_ids"] = types
-    output, labels = model(**inputs), labels_of(rows, task)
+    output, labels = model(**inputs), labels_of(rows, task, model.config.num_labels)
+    if task == "multilabel":
+        losses = torch.nn.functional.binary_cross_entropy_with_logits(output.logits.double(), labels, reduction="sum")
+        return losses / num_labels, None
     if task == "regression":
         return (output.logits[:, 0].double() - labels).square().sum() / num_labels, None
     logits = output.logits[:, :-1] if task == "lm" else output.logits
@@ -123,7 +128,7 @@ def step_losses(model, reference, parts, request):
             reward = request["beta"] * (margin(model, pair) - known)
             yield -torch.nn.functional.logsigmoid(reward) / len(pairs), {"reward_margin": reward.item() / len(pairs)}
         return
-    num_labels = sum(int((labels_of(rows, request["task"]) != -100).sum()) for rows in parts)
+    num_labels = sum(int((labels_of(rows, request["task"], model.config.num_labels) != -100).sum()) for rows in parts)
     for rows in parts if num_labels else ():
         loss, aux = part_loss(model, rows, request["task"], num_labels)
         yield loss, {} if aux is None else {"aux_loss": aux}
