@@ -5,6 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "cleave/model/label_task.h"
 #include "cleave/nn/linear.h"
 #include "cleave/text/json.h"
 
@@ -162,8 +163,7 @@ std::string adapter_config_json(const LoraOptions& lora, Model& model, const std
   json["target_modules"] = paths;
   json["task_type"] = nullptr;
   if (model.task() == "lm") json["task_type"] = "CAUSAL_LM";
-  const bool labels_sequences = model.task() == "classify" || model.task() == "regression";
-  if (labels_sequences && !lora.trained_layers.empty()) json["task_type"] = "SEQ_CLS";
+  if (labels_sequences(model.task()) && !lora.trained_layers.empty()) json["task_type"] = "SEQ_CLS";
   json["use_dora"] = lora.is_dora;
   json["use_rslora"] = lora.is_rank_stabilized;
   return json.dump(2) + "\n";

@@ -37,15 +37,17 @@ std::vector<int64_t> positions_of(const Sample& sample) {
   return positions;
 }
 
-enum class LabelKind : uint8_t { kTokens, kClass, kScore };
+enum class LabelKind : uint8_t { kTokens, kClass, kClasses, kScore };
 
 LabelKind kind_of(const Sample& sample) {
   if (sample.score) return LabelKind::kScore;
+  if (!sample.class_targets.empty()) return LabelKind::kClasses;
   return sample.label ? LabelKind::kClass : LabelKind::kTokens;
 }
 
 std::string_view name_of(LabelKind kind) {
   if (kind == LabelKind::kTokens) return "no class";
+  if (kind == LabelKind::kClasses) return "a label for each class";
   return kind == LabelKind::kClass ? "a class" : "a number";
 }
 
@@ -56,6 +58,7 @@ struct Extent {
   bool has_types = false;
   bool has_positions = false;  // some sequence has several texts
   LabelKind labels = LabelKind::kTokens;
+  int64_t num_classes = 0;  // of kClasses
   int64_t rows_per_sample = 1;
 };
 
@@ -79,6 +82,11 @@ Extent extent_of(const Dataset& dataset, const SampleOrder& order, int64_t step)
                  ", other sequences of its batch have ", name_of(extent.labels),
                  "; give all sequences a class, or none");
     extent.labels = kind;
+    const int64_t num_classes = std::ssize(sample.class_targets);
+    CLEAVE_CHECK(place == 0 || num_classes == extent.num_classes, Code::kFormat, "sequence ",
+                 order.at(step, place), " has labels of ", num_classes,
+                 " classes, other sequences of its batch of ", extent.num_classes);
+    extent.num_classes = num_classes;
     extent.has_mask = extent.has_mask ||
                       std::count(sample.attention_mask.begin(), sample.attention_mask.end(), 0) > 0;
   }
@@ -91,12 +99,17 @@ Extent extent_of(const Dataset& dataset, const SampleOrder& order, int64_t step)
 at::Tensor make_labels(const Extent& extent, int64_t rows) {
   if (extent.labels == LabelKind::kTokens)
     return at::full({rows, extent.length}, kNoLabel, at::kLong);
+  if (extent.labels == LabelKind::kClasses)
+    return at::empty({rows, extent.num_classes}, at::kFloat);
   return at::empty({rows}, extent.labels == LabelKind::kClass ? at::kLong : at::kDouble);
 }
 
 void put_label(at::Tensor& labels, int64_t row, const Sample& sequence) {
   if (sequence.score) {
     labels.mutable_data_ptr<double>()[row] = *sequence.score;
+  } else if (!sequence.class_targets.empty()) {
+    std::copy(sequence.class_targets.begin(), sequence.class_targets.end(),
+              labels.mutable_data_ptr<float>() + row * labels.size(1));
   } else if (sequence.label) {
     labels.mutable_data_ptr<int64_t>()[row] = *sequence.label;
   } else {

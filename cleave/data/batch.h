@@ -15,7 +15,7 @@ namespace cleave::inline data {
 struct Batch {
   at::Tensor ids;             ///< [B, T] int64
   at::Tensor labels;          ///< [B, T] int64, -100 where padded; [B] for classification, fp64
-                              ///< for regression
+                              ///< for regression, [B, C] fp32 for C classes of kMultilabel
   at::Tensor attention_mask;  ///< [B, T] bool; undefined if there is no padding
   at::Tensor token_types;     ///< [B, T] int64; undefined if the data has none
   /// [B, T] int64 on the CPU, which restart at 0 where a text of the sequence begins and are 0 in
@@ -36,7 +36,7 @@ struct Batch {
 };
 
 /// Samples [begin, end) of `step`'s batch, padded with `pad_id`. Throws Error(kFormat) if only some
-/// have a class, or a number.
+/// have a class, classes, or a number.
 Batch make_batch(const Dataset& dataset, const SampleOrder& order, int64_t step, int64_t begin,
                  int64_t end, int64_t pad_id = 0);
 

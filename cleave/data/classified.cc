@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -10,6 +9,7 @@
 #include "cleave/base/error.h"
 #include "cleave/base/hash.h"
 #include "cleave/comm/bootstrap/first_rank.h"
+#include "cleave/data/class_labels.h"
 #include "cleave/data/dataset_kinds.h"
 #include "cleave/data/documents.h"
 #include "cleave/text/csv.h"
@@ -30,24 +30,19 @@ struct TextFields {
 };
 // Pairs come first, because a row may have more fields than those that it is about. Source of the
 // names: the data sets of GLUE on the Hub.
-constexpr std::array<TextFields, 8> kTextFields{{{"text", "text_pair"},
+constexpr std::array<TextFields, 9> kTextFields{{{"text", "text_pair"},
                                                  {"sentence1", "sentence2"},
                                                  {"premise", "hypothesis"},
                                                  {"question1", "question2"},
                                                  {"question", "sentence"},
                                                  {"text"},
                                                  {"review"},
-                                                 {"sentence"}}};
-constexpr std::array<std::string_view, 3> kTextColumns{"text", "review", "sentence"};
+                                                 {"sentence"},
+                                                 {"comment_text"}}};
+constexpr std::array<std::string_view, 4> kTextColumns{"text", "review", "sentence",
+                                                       "comment_text"};
 constexpr std::array<std::string_view, 2> kLabelColumns{"label", "sentiment"};
 constexpr std::array<std::string_view, 2> kScoreColumns{"label", "score"};  // of a regression
-constexpr size_t kMostClasses = 1000;
-
-/// A label as written.
-struct Label {
-  std::string text;
-  bool is_index = false;  ///< a whole number of a JSONL row: the index of a class
-};
 
 /// Receives a row's texts, its label, and its location (file:line).
 using VisitLabelled =
@@ -77,6 +72,13 @@ class CsvTexts {
     Texts texts{.first = row[first_]};
     if (second_) texts.second = row[*second_];
     return texts;
+  }
+  /// Which of a row's `num_columns` columns these are.
+  [[nodiscard]] std::vector<bool> columns(size_t num_columns) const {
+    std::vector<bool> is_text(num_columns);
+    is_text[first_] = true;
+    if (second_) is_text[*second_] = true;
+    return is_text;
   }
 
  private:
@@ -110,21 +112,15 @@ class JsonTexts {
   std::optional<TextFields> fields_;  // of the first row
 };
 
-/// The label as a whole number; nullopt if it is a name.
-std::optional<int64_t> number_of(const std::string& label) {
-  int64_t number = 0;
-  const char* end = label.data() + label.size();
-  const auto [stop, error] = std::from_chars(label.data(), end, number);
-  if (error != std::errc() || stop != end || number < 0) return std::nullopt;
-  return number;
-}
-
 /// The label of a JSONL row: a name, or a whole number.
 Label label_of(const Json& row) {
   const Json value = label_in(row);
   if (value.is(Json::Type::kString)) return {.text = value.as_string()};
   if (value.is(Json::Type::kNumber) && !value.is_int()) {
     value.fail("expected the name of a class, or its index; --task regression learns numbers");
+  }
+  if (value.is(Json::Type::kArray)) {
+    value.fail("expected one class; --task multilabel learns several classes of a text");
   }
   return {.text = std::to_string(value.as_int(0)), .is_index = true};
 }
@@ -155,15 +151,6 @@ void for_each_labelled(const std::string& path, const VisitLabelled& visit) {
   is_csv(path) ? visit_csv(path, check) : visit_jsonl(path, check);
 }
 
-/// The number that a field of a CSV file spells; nullopt if it is none.
-std::optional<double> score_of(const std::string& field) {
-  double number = 0;
-  const char* end = field.data() + field.size();
-  const auto [stop, error] = std::from_chars(field.data(), end, number);
-  if (error != std::errc() || stop != end || !std::isfinite(number)) return std::nullopt;
-  return number;
-}
-
 /// Receives a row's texts, its number, and its location (file:line).
 using VisitScored = std::function<void(const Texts& texts, double score, const std::string& at)>;
 
@@ -173,7 +160,7 @@ void for_each_scored(const std::string& path, const VisitScored& visit) {
     const CsvTexts texts(rows);
     const size_t label = rows.column(kScoreColumns);
     while (const auto row = rows.next()) {
-      const std::optional<double> score = score_of((*row)[label]);
+      const std::optional<double> score = number_in((*row)[label]);
       CLEAVE_CHECK(score, Code::kFormat, rows.place(), ": label '", (*row)[label],
                    "' is not a number, which a regression learns; correct it, or remove the row");
       visit(texts.of(*row), *score, rows.place());
@@ -185,6 +172,41 @@ void for_each_scored(const std::string& path, const VisitScored& visit) {
   while (const std::optional<Json> row = rows.next()) {
     visit(texts.of(*row), score_in(*row), rows.place());
   }
+}
+
+/// Receives a row's texts, its classes, and its location (file:line).
+using VisitLabelSet =
+    std::function<void(const Texts& texts, const LabelSet& labels, const std::string& at)>;
+
+/// `classes`: those of the model, which a file with a column per class must have.
+void for_each_label_set(const std::string& path, const std::vector<std::string>& classes,
+                        const VisitLabelSet& visit) {
+  if (is_csv(path)) {
+    CsvReader rows(path);
+    const CsvTexts texts(rows);
+    const CsvLabelSets labels(rows, texts.columns(rows.header().size()), classes);
+    while (const auto row = rows.next()) {
+      visit(texts.of(*row), labels.of(*row, rows.place()), rows.place());
+    }
+    return;
+  }
+  JsonLines rows(path);
+  JsonTexts texts;
+  while (const std::optional<Json> row = rows.next()) {
+    visit(texts.of(*row), label_set(label_in(*row)), rows.place());
+  }
+}
+
+/// The classes of which a CSV file has a column each; none of another file.
+std::vector<std::string> class_columns(const std::string& path) {
+  if (!is_csv(path)) return {};
+  const CsvReader rows(path);
+  return CsvLabelSets(rows, CsvTexts(rows).columns(rows.header().size()), {}).columns();
+}
+
+std::string described(const std::vector<std::string>& class_columns) {
+  return class_columns.empty() ? "a list of classes in each row"
+                               : str("the columns ", listed(class_columns));
 }
 
 /// Whether the file is JSONL whose first row has texts under the names of kTextFields.
@@ -205,20 +227,11 @@ bool has_rows_of_ids(const std::string& path) {
   return kind == FileKind::kJsonRows;
 }
 
-std::string listed(const std::vector<std::string>& names) {
-  constexpr size_t kShown = 10;
-  std::string text;
-  for (size_t i = 0; i < std::min(names.size(), kShown); ++i) {
-    text += str(i == 0 ? "" : ", ", '\'', names[i], '\'');
-  }
-  return names.size() > kShown ? str(text, " and ", names.size() - kShown, " more") : text;
-}
-
 /// A regression whose task was not given would become a classifier without a word.
 void warn_of_fractions(const std::set<std::string>& names) {
   bool have_fractions = false;
   for (const std::string& name : names) {
-    const std::optional<double> score = score_of(name);
+    const std::optional<double> score = number_in(name);
     if (!score) return;
     have_fractions = have_fractions || *score != std::floor(*score);
   }
@@ -232,7 +245,12 @@ class ClassifiedDataset final : public Dataset {
   explicit ClassifiedDataset(const DatasetOptions& options) : options_(options) {}
 
   void append(const Texts& texts, const Label& label, const std::string& at) {
-    labels_.push_back(class_of(label, at));
+    labels_.push_back(class_of(label, options_.classes, at));
+    append(texts, at);
+  }
+  void append(const Texts& texts, const LabelSet& labels, const std::string& at) {
+    const std::vector<float> targets = class_targets(labels, options_.classes, at);
+    targets_.insert(targets_.end(), targets.begin(), targets.end());
     append(texts, at);
   }
   void append(const Texts& texts, double score, const std::string& at) {
@@ -254,10 +272,11 @@ class ClassifiedDataset final : public Dataset {
     if (!types_.empty()) {
       sample.token_types.assign(types_.data() + starts_[at], types_.data() + starts_[at + 1]);
     }
-    if (scores_.empty()) {
-      sample.label = labels_[at];
-    } else {
-      sample.score = scores_[at];
+    if (!labels_.empty()) sample.label = labels_[at];
+    if (!scores_.empty()) sample.score = scores_[at];
+    if (!targets_.empty()) {
+      const auto first = targets_.begin() + index * std::ssize(options_.classes);
+      sample.class_targets.assign(first, first + std::ssize(options_.classes));
     }
     return sample;
   }
@@ -269,6 +288,7 @@ class ClassifiedDataset final : public Dataset {
     hasher.update(std::as_bytes(std::span(starts_)));
     hasher.update(std::as_bytes(std::span(labels_)));
     hasher.update(std::as_bytes(std::span(scores_)));
+    hasher.update(std::as_bytes(std::span(targets_)));
     return hasher.digest();
   }
 
@@ -288,33 +308,14 @@ class ClassifiedDataset final : public Dataset {
     starts_.push_back(static_cast<int64_t>(ids_.size()));
   }
 
-  /// By index or name. A text that is a number is an index too, unless numbers are names: "1" is
-  /// then the class of that name, whatever its index is.
-  [[nodiscard]] int32_t class_of(const Label& label, const std::string& at) const {
-    const std::vector<std::string>& names = options_.classes;
-    const auto found = std::find(names.begin(), names.end(), label.text);
-    const bool has_name = found != names.end();
-    if (has_name && !label.is_index) return static_cast<int32_t>(found - names.begin());
-    const bool may_be_index =
-        label.is_index || std::none_of(names.begin(), names.end(), [](const std::string& name) {
-          return number_of(name).has_value();
-        });
-    const std::optional<int64_t> number = number_of(label.text);
-    CLEAVE_CHECK(may_be_index && number && *number < std::ssize(names), Code::kFormat, at,
-                 ": label ", label.is_index ? label.text : str('\'', label.text, '\''), " is not ",
-                 label.is_index ? "the index of " : "", "one of the model's ", names.size(),
-                 " classes, ", listed(names), "; ",
-                 has_name ? "write a name as a text, in quotes"
-                          : "rename it, or train a model that has no classes yet");
-    return static_cast<int32_t>(*number);
-  }
-
   DatasetOptions options_;
   std::vector<int32_t> ids_;        // of all rows, concatenated
   std::vector<int16_t> types_;      // of the ids; empty without pairs of texts
   std::vector<int64_t> starts_{0};  // offset of each row in ids_
+  // Those of the task; the others are empty.
   std::vector<int32_t> labels_;
-  std::vector<double> scores_;  // of a regression, which has no labels_
+  std::vector<double> scores_;
+  std::vector<float> targets_;  // of all rows, a number for each class
 };
 
 }  // namespace
@@ -372,51 +373,59 @@ void for_each_text(const std::string& path, const std::function<void(const Texts
 }
 
 std::vector<std::string> class_names(const std::vector<std::string>& files) {
-  std::set<std::string> names;
-  bool are_numbers = true;
-  int64_t largest = 0;
-  std::string first_index;
-  const auto note = [&](const Label& label, const std::string& at) {
-    names.insert(label.text);
-    const std::optional<int64_t> number = number_of(label.text);
-    are_numbers = are_numbers && number;
-    largest = std::max(largest, number.value_or(0));
-    if (label.is_index && first_index.empty()) first_index = str(at, ": label ", label.text);
-    CLEAVE_CHECK(names.size() <= kMostClasses && largest < static_cast<int64_t>(kMostClasses),
-                 Code::kFormat, at, ": label '", label.text, "' makes more than ", kMostClasses,
-                 " classes; is this the label column? To learn numbers, give --task regression");
-  };
+  ClassNames names;
   for (const std::string& file : files) {
     if (has_rows_of_ids(file)) {
       JsonLines rows(file);
-      while (const std::optional<Json> row = rows.next()) note(label_of(*row), rows.place());
+      while (const std::optional<Json> row = rows.next()) names.note(label_of(*row), rows.place());
     } else {
       for_each_labelled(file, [&](const Texts& /*texts*/, const Label& label,
-                                  const std::string& at) { note(label, at); });
+                                  const std::string& at) { names.note(label, at); });
     }
   }
-  CLEAVE_CHECK(!names.empty(), Code::kFormat, files.front(),
+  CLEAVE_CHECK(!names.texts().empty(), Code::kFormat, files.front(),
                " holds no rows; expected texts with labels");
-  CLEAVE_CHECK(are_numbers || first_index.empty(), Code::kFormat, first_index,
-               " is a number, and other labels are names; write all labels as names, in quotes, or "
-               "all as numbers");
-  CLEAVE_CHECK(names.size() > 1 || largest > 0, Code::kFormat, "all labels of ", names_of(files),
-               " are '", *names.begin(), "'; a classifier needs two classes");
-  if (!are_numbers) {
-    warn_of_fractions(names);
-    return {names.begin(), names.end()};
+  std::vector<std::string> result = names.result();
+  CLEAVE_CHECK(result.size() > 1, Code::kFormat, "all labels of ", names_of(files), " are '",
+               *names.texts().begin(), "'; a classifier needs two classes");
+  if (!names.are_numbers()) warn_of_fractions(names.texts());
+  return result;
+}
+
+std::vector<std::string> multilabel_names(const std::vector<std::string>& files) {
+  const std::vector<std::string> columns = class_columns(files.front());
+  ClassNames names;
+  for (const std::string& file : files) {
+    const std::vector<std::string> own = class_columns(file);
+    CLEAVE_CHECK(own == columns, Code::kFormat, files.front(), " has ", described(columns), ", ",
+                 file, " has ", described(own), "; write the classes of all files in one way");
+    if (!columns.empty()) continue;
+    if (has_rows_of_ids(file)) {
+      JsonLines rows(file);
+      while (const std::optional<Json> row = rows.next()) {
+        names.note(label_set(label_in(*row)), rows.place());
+      }
+    } else {
+      for_each_label_set(
+          file, {}, [&](const Texts& /*texts*/, const LabelSet& labels, const std::string& at) {
+            names.note(labels, at);
+          });
+    }
   }
-  std::vector<std::string> numbered;
-  for (int64_t i = 0; i <= largest; ++i) numbered.push_back(str("LABEL_", i));
-  return numbered;
+  if (!columns.empty()) return columns;
+  CLEAVE_CHECK(!names.texts().empty(), Code::kFormat, "no row of ", names_of(files),
+               " has a label; expected rows with classes");
+  return names.result();
 }
 
 std::shared_ptr<const Dataset> classified_dataset(const DatasetOptions& options) {
   CLEAVE_CHECK(!options.files.empty(), Code::kUsage, options.files.size(),
                " data files; expected at least one");
   const bool has_scores = options.task == Task::kRegression;
-  CLEAVE_CHECK(has_scores || options.classes.size() != 1, Code::kUsage, "the model has one class, ",
-               options.classes.front(), ", of which the cross entropy is always 0; to learn ",
+  const bool has_sets = options.task == Task::kMultilabel;
+  CLEAVE_CHECK(has_scores || has_sets || options.classes.size() != 1, Code::kUsage,
+               "the model has one class, ", options.classes.front(),
+               ", of which the cross entropy is always 0; to learn ",
                "numbers, set \"problem_type\": \"regression\" in its config.json");
   const bool of_ids = has_rows_of_ids(options.files.front());
   for (const std::string& file : options.files) {
@@ -426,16 +435,22 @@ std::shared_ptr<const Dataset> classified_dataset(const DatasetOptions& options)
   }
   if (of_ids) {
     const auto num_classes = static_cast<int64_t>(options.classes.size());
-    return rows_dataset(options.files, {.vocab_size = options.vocab_size,
-                                        .num_classes = has_scores ? 0 : num_classes,
-                                        .has_scores = has_scores,
-                                        .cache_folder = options.cache_folder});
+    return rows_dataset(options.files,
+                        {.vocab_size = options.vocab_size,
+                         .num_classes = has_scores || has_sets ? 0 : num_classes,
+                         .has_scores = has_scores,
+                         .classes = has_sets ? options.classes : std::vector<std::string>(),
+                         .cache_folder = options.cache_folder});
   }
   require_tokenizer(options, "holds texts, which need");
   auto dataset = std::make_shared<ClassifiedDataset>(options);
   const auto append = [&](const auto&... row) { dataset->append(row...); };
   for (const std::string& file : options.files) {
-    has_scores ? for_each_scored(file, append) : for_each_labelled(file, append);
+    if (has_sets) {
+      for_each_label_set(file, options.classes, append);
+    } else {
+      has_scores ? for_each_scored(file, append) : for_each_labelled(file, append);
+    }
   }
   CLEAVE_CHECK(dataset->size() > 0, Code::kUsage, "the data in ", names_of(options.files), " has ",
                dataset->size(), " rows; expected at least one");

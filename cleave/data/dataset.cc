@@ -38,10 +38,12 @@ void refuse_tables(const DatasetOptions& options) {
                  " is a JSON document, which would be read as plain text; write its rows into "
                  "JSONL, one object per line; of an array: jq -c '.[]' ",
                  file, " >rows.jsonl");
-    CLEAVE_CHECK(!is_table(file), Code::kUsage, file, " is a table, which task ",
-                 is_lm ? "lm" : "mlm", " would read as plain text; ",
-                 is_lm ? "" : "train with --task classify or regression to learn its labels, or ",
-                 "put its texts into JSONL with \"text\"");
+    CLEAVE_CHECK(
+        !is_table(file), Code::kUsage, file, " is a table, which task ", is_lm ? "lm" : "mlm",
+        " would read as plain text; ",
+        is_lm ? ""
+              : "train with --task classify, multilabel or regression to learn its labels, or ",
+        "put its texts into JSONL with \"text\"");
   }
 }
 
@@ -107,8 +109,10 @@ Task task_from_name(const std::string& name) {
   if (name == "lm") return Task::kLm;
   if (name == "mlm") return Task::kMlm;
   if (name == "classify") return Task::kClassify;
+  if (name == "multilabel") return Task::kMultilabel;
   CLEAVE_CHECK(name == "regression", Code::kUsage, "task '", name,
-               "' cannot be trained or evaluated; expected lm, mlm, classify or regression");
+               "' cannot be trained or evaluated; expected lm, mlm, classify, multilabel or "
+               "regression");
   return Task::kRegression;
 }
 

@@ -9,17 +9,18 @@
 
 namespace cleave::inline data {
 
-/// What the model learns: to predict next tokens, masked tokens, the class of a sequence, or a
-/// number for it, or to prefer one answer to another (direct preference optimization).
-enum class Task : uint8_t { kLm, kMlm, kClassify, kRegression, kDpo };
+/// What the model learns: to predict next tokens, masked tokens, the class of a sequence, which
+/// classes it has, or a number for it, or to prefer one answer to another (direct preference
+/// optimization).
+enum class Task : uint8_t { kLm, kMlm, kClassify, kMultilabel, kRegression, kDpo };
 
-/// The task of a model: "lm", "mlm", "classify" or "regression". Throws Error(kUsage) for any
-/// other, such as that of a model without a head.
+/// The task of a model: "lm", "mlm", "classify", "multilabel" or "regression". Throws Error(kUsage)
+/// for any other, such as that of a model without a head.
 Task task_from_name(const std::string& name);
 
-/// Whether the task has one label per sequence, a class or a number.
+/// Whether the task has labels of whole sequences: a class, several classes, or a number.
 inline bool labels_sequences(Task task) {
-  return task == Task::kClassify || task == Task::kRegression;
+  return task == Task::kClassify || task == Task::kMultilabel || task == Task::kRegression;
 }
 
 /// One sequence of training data, or the two of a pair. A vector is empty if the data lacks it,
@@ -32,6 +33,8 @@ struct Sample {
   std::vector<int64_t> positions{};  ///< restart at 0 where a text begins; empty: one text
   std::optional<int64_t> label{};    ///< class of the sequence (kClassify); `labels` is empty then
   std::optional<double> score{};     ///< number of the sequence (kRegression); the same
+  /// Of each class, 1 if the sequence has it, else 0 (kMultilabel); the same.
+  std::vector<float> class_targets{};
   /// The rejected sequence of a pair (kDpo), whose chosen one is `ids`; else empty.
   std::vector<int64_t> rejected_ids{}, rejected_labels{};
 };
@@ -63,13 +66,13 @@ struct DatasetOptions {
   std::string cache_folder;  ///< of token caches and other files; empty = memory only
   int64_t vocab_size = 0;    ///< of the model: ids must be below it; 0 = unchecked
   Task task = Task::kLm;
-  std::vector<std::string> classes{};  ///< class names by index, for kClassify
+  std::vector<std::string> classes{};  ///< class names by index, for kClassify and kMultilabel
 };
 
 /// Opens the files. Text is tokenized once (the ids are cached in a file) and packed into sequences
 /// of seq_len; each document ends with the tokenizer's end id, if it has one. Each row of ids is
-/// one sample, unchanged; for kMlm it must have labels. For kClassify and kRegression see
-/// data/dataset_kinds.h.
+/// one sample, unchanged; for kMlm it must have labels. For kClassify, kMultilabel and kRegression
+/// see data/dataset_kinds.h.
 /// Throws Error(kIo, kFormat) with file and line; Error(kUsage) if the data has no complete
 /// sequence, the files are of different kinds, text has no tokenizer, or kLm or kMlm has a .csv
 /// file.

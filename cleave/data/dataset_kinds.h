@@ -23,10 +23,12 @@ void require_tokenizer(const DatasetOptions& options, std::string_view need);
 void check_id(int64_t id, const DatasetOptions& options, const std::string& place);
 
 struct RowsOptions {
-  int64_t vocab_size = 0;      ///< ids lie in [0, vocab_size); 0: any id below 2^31
-  bool needs_labels = false;   ///< a row without `labels` is refused
-  int64_t num_classes = 0;     ///< above 0: `label` (or `labels`) is one number, the row's class
-  bool has_scores = false;     ///< score_in() is the number that a regression learns of a row
+  int64_t vocab_size = 0;     ///< ids lie in [0, vocab_size); 0: any id below 2^31
+  bool needs_labels = false;  ///< a row without `labels` is refused
+  int64_t num_classes = 0;    ///< above 0: `label` (or `labels`) is one number, the row's class
+  bool has_scores = false;    ///< score_in() is the number that a regression learns of a row
+  /// Not empty: the names of classes, of which label_in() is a row's label_set().
+  std::vector<std::string> classes{};
   std::string cache_folder{};  ///< for what does not fit into some MiB; empty = memory only
 };
 
@@ -77,16 +79,23 @@ double score_in(const Json& row);
 /// largest. Throws as classified_dataset does, and Error(kFormat) for one class or more than 1000.
 std::vector<std::string> class_names(const std::vector<std::string>& files);
 
-/// Labelled rows for a classifier, or for a regression (options.task). A classifier's label is one
-/// of options.classes: a text is its name (or its index, if no class has a number as its name), a
-/// number of a JSONL row its index. That of a regression is a number.
+/// The class names of rows that have several classes each: as above, from their lists of classes.
+/// Those of CSV files with a column per class, in the order of the columns. Throws as
+/// classified_dataset does, and Error(kFormat) for more than 1000.
+std::vector<std::string> multilabel_names(const std::vector<std::string>& files);
+
+/// Labelled rows for a classifier, for several classes each, or for a regression (options.task). A
+/// classifier's label is one of options.classes: a text is its name (or its index, if no class has
+/// a number as its name), a number of a JSONL row its index. That of a regression is a number.
 ///
 ///   CSV    a header with a text and label or sentiment (files named .csv)
 ///   JSONL  a text and `label`, or `input_ids` and one whole number, `label` or `labels`
 ///   regression: the same with a number in label or score
+///   multilabel: the same with a label_set() in labels or label; or CSV with a column per class
 ///
-/// A text is in the field text, review or sentence. Two texts are in text and text_pair, sentence1
-/// and sentence2, premise and hypothesis, question1 and question2, or question and sentence.
+/// A text is in the field text, review, sentence or comment_text. Two texts are in text and
+/// text_pair, sentence1 and sentence2, premise and hypothesis, question1 and question2, or question
+/// and sentence.
 ///
 /// Texts are tokenized by encode_texts().
 /// Rows of ids are used unchanged. Throws Error(kIo, kFormat) with file and line; Error(kUsage) if

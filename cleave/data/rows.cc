@@ -4,6 +4,7 @@
 
 #include "cleave/base/error.h"
 #include "cleave/base/hash.h"
+#include "cleave/data/class_labels.h"
 #include "cleave/data/dataset_kinds.h"
 #include "cleave/data/documents.h"
 #include "cleave/data/number_lists.h"
@@ -72,8 +73,8 @@ class RowsDataset final : public Dataset {
         attention_mask_{{.key = "attention_mask", .high = 1}, NumberLists(options.cache_folder)},
         token_types_{{.key = "token_type_ids", .high = kMax}, NumberLists(options.cache_folder)} {}
 
-  /// Throws Error(kFormat) for the first invalid value.
-  void append(const Json& row) {
+  /// `lines` has just read the row. Throws Error(kFormat) for the first invalid value.
+  void append(const Json& row, const JsonLines& lines) {
     if (!row.is(Json::Type::kObject)) row.fail("expected an object with \"input_ids\"");
     const std::vector<int32_t> ids = numbers(row, ids_.field);
     if (ids.empty()) row.at("input_ids").fail("expected an array of at least one id");
@@ -81,6 +82,7 @@ class RowsDataset final : public Dataset {
     ids_.lists.append(ids);
     if (options_.num_classes > 0) append_class(row);
     if (options_.has_scores) scores_.push_back(score_in(row));
+    if (!options_.classes.empty()) append_targets(row, lines.place());
     if (options_.needs_labels &&
         row.at("labels").is(Json::Type::kNull)) {  // at() refuses a missing one
       row.at("labels").fail(
@@ -111,6 +113,9 @@ class RowsDataset final : public Dataset {
                   .token_types = token_types_.lists.list(index)};
     if (options_.has_scores) {
       sample.score = scores_[static_cast<size_t>(index)];
+    } else if (!options_.classes.empty()) {
+      const auto first = targets_.begin() + index * std::ssize(options_.classes);
+      sample.class_targets.assign(first, first + std::ssize(options_.classes));
     } else if (options_.num_classes > 0) {
       sample.label = classes_[static_cast<size_t>(index)];
     } else {
@@ -128,6 +133,7 @@ class RowsDataset final : public Dataset {
     }
     hasher.update(std::as_bytes(std::span(classes_)));
     hasher.update(std::as_bytes(std::span(scores_)));
+    hasher.update(std::as_bytes(std::span(targets_)));
     fingerprint_ = hasher.digest();
   }
 
@@ -137,17 +143,23 @@ class RowsDataset final : public Dataset {
     return options.vocab_size > 0 ? options.vocab_size - 1 : kMax;
   }
   [[nodiscard]] bool labels_sequences() const {
-    return options_.num_classes > 0 || options_.has_scores;
+    return options_.num_classes > 0 || options_.has_scores || !options_.classes.empty();
   }
   void append_class(const Json& row) {
     const int64_t label = label_in(row).as_int(0, options_.num_classes - 1);
     classes_.push_back(static_cast<int32_t>(label));
+  }
+  void append_targets(const Json& row, const std::string& at) {
+    const std::vector<float> targets =
+        class_targets(label_set(label_in(row)), options_.classes, at);
+    targets_.insert(targets_.end(), targets.begin(), targets.end());
   }
 
   RowsOptions options_;
   Column ids_, labels_, attention_mask_, token_types_;
   std::vector<int32_t> classes_;
   std::vector<double> scores_;
+  std::vector<float> targets_;  // of all rows, a number for each class
   uint64_t fingerprint_ = 0;
 };
 
@@ -160,7 +172,7 @@ std::shared_ptr<const Dataset> rows_dataset(const std::vector<std::string>& file
   for (const std::string& file : files) {
     JsonLines lines(file);
     while (const std::optional<Json> row = lines.next()) {
-      dataset->append(*row);
+      dataset->append(*row, lines);
       progress.note(lines.bytes_read());
     }
     progress.end_file();

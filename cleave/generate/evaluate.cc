@@ -119,6 +119,20 @@ void print_errors(const ScoreErrors& errors, int64_t rows, bool json) {
   }
 }
 
+void print_multilabel(const MultilabelScore& score, int64_t rows, bool json) {
+  if (json) {
+    const nlohmann::ordered_json row = {{"loss", score.loss},
+                                        {"micro_f1", score.micro_f1},
+                                        {"macro_f1", score.macro_f1},
+                                        {"exact_match", score.exact_match},
+                                        {"rows", rows}};
+    log_info(row.dump());
+  } else {
+    log_info("loss ", score.loss, "  micro F1 ", score.micro_f1, "  macro F1 ", score.macro_f1,
+             "  exact match ", score.exact_match, "  (", counted(rows, "sequence"), ")");
+  }
+}
+
 void print_perplexity(const EvalSum& result, bool json) {
   if (json) {
     nlohmann::ordered_json row;
@@ -172,6 +186,13 @@ void evaluate_and_print(const EvalInput& input, const Dataset& data, const RunAx
     if (axes.is_first()) print_errors(errors, data.size(), input.options.json);
     return;
   }
+  if (input.task == Task::kMultilabel) {
+    const MultilabelScore score =
+        evaluate_multilabel(*model, axes.tp, data, input.options.batch_size, rules, on_samples);
+    progress.end();
+    if (axes.is_first()) print_multilabel(score, data.size(), input.options.json);
+    return;
+  }
   const EvalSum result =
       evaluate(*model, axes.tp, data, input.options.batch_size, rules, on_samples);
   progress.end();
@@ -183,6 +204,27 @@ void evaluate_and_print(const EvalInput& input, const Dataset& data, const RunAx
 void require_finite(double loss) {
   CLEAVE_CHECK(std::isfinite(loss), Code::kNumerics,
                "the loss is not finite; check the weights of the model");
+}
+
+/// The logits of all sequences in fp64, and their targets.
+std::pair<Tensor, Tensor> predictions_of(Model& model, const Axis& tp, const Dataset& data,
+                                         int64_t batch_size, const BatchRules& rules,
+                                         const std::function<void(int64_t)>& on_samples) {
+  std::vector<Tensor> predicted, wanted;
+  for_batches(model, data, batch_size, rules, [&](const Batch& batch, int64_t first) {
+    const DTensor output = model(DTensor(batch.ids, tp, Replicate{}), context_of(batch));
+    predicted.push_back(output.full_tensor().to(at::kDouble));
+    wanted.push_back(targets_of(batch, task_of(model)));
+    if (on_samples) on_samples(first + batch.ids.size(0));
+  });
+  return {at::cat(predicted), at::cat(wanted)};
+}
+
+/// F1 of bools along dim 0; 0 where nothing is wanted or predicted, as in scikit-learn.
+Tensor f1_of(const Tensor& predicted, const Tensor& wanted) {
+  const Tensor right = (predicted * wanted).sum(0).to(at::kDouble);
+  const Tensor both = predicted.sum(0) + wanted.sum(0);
+  return 2 * right / both.clamp_min(1);
 }
 
 /// One model after the other, so that the memory of one is enough.
@@ -205,7 +247,7 @@ void evaluate_and_print_pairs(const EvalInput& input, const Runnable& reference,
 }
 
 void evaluate_and_print(const EvalOptions& options) {
-  const Runnable runnable(options, {"lm", "mlm", "classify", "regression"});
+  const Runnable runnable(options, {"lm", "mlm", "classify", "multilabel", "regression"});
   std::optional<Runnable> reference;
   if (evaluates_pairs(options, runnable)) reference = reference_of(options, runnable);
   // Rows of ids need no tokenizer, and the kind of the files is not known yet.
@@ -288,16 +330,27 @@ ScoreErrors score_errors(const Tensor& predicted, const Tensor& wanted) {
 ScoreErrors evaluate_scores(Model& model, const Axis& tp, const Dataset& data, int64_t batch_size,
                             const BatchRules& rules,
                             const std::function<void(int64_t)>& on_samples) {
-  std::vector<Tensor> predicted, wanted;
-  for_batches(model, data, batch_size, rules, [&](const Batch& batch, int64_t first) {
-    const DTensor output = model(DTensor(batch.ids, tp, Replicate{}), context_of(batch));
-    predicted.push_back(output.full_tensor().squeeze(1).to(at::kDouble));
-    wanted.push_back(targets_of(batch, Task::kRegression));
-    if (on_samples) on_samples(first + batch.ids.size(0));
-  });
-  const ScoreErrors errors = score_errors(at::cat(predicted), at::cat(wanted));
+  const auto [predicted, wanted] = predictions_of(model, tp, data, batch_size, rules, on_samples);
+  const ScoreErrors errors = score_errors(predicted.squeeze(1), wanted);
   require_finite(errors.mean_squared);
   return errors;
+}
+
+MultilabelScore multilabel_score(const Tensor& logits, const Tensor& targets) {
+  const Tensor predicted = logits.ge(0), wanted = targets.ge(0.5);  // a logit of 0: probability 0.5
+  return {.loss = at::binary_cross_entropy_with_logits(logits, targets).item<double>(),
+          .micro_f1 = f1_of(predicted.flatten(), wanted.flatten()).item<double>(),
+          .macro_f1 = f1_of(predicted, wanted).mean().item<double>(),
+          .exact_match = predicted.eq(wanted).all(1).to(at::kDouble).mean().item<double>()};
+}
+
+MultilabelScore evaluate_multilabel(Model& model, const Axis& tp, const Dataset& data,
+                                    int64_t batch_size, const BatchRules& rules,
+                                    const std::function<void(int64_t)>& on_samples) {
+  const auto [logits, targets] = predictions_of(model, tp, data, batch_size, rules, on_samples);
+  const MultilabelScore score = multilabel_score(logits, targets);
+  require_finite(score.loss);
+  return score;
 }
 
 }  // namespace cleave::inline generation

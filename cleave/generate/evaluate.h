@@ -39,9 +39,30 @@ ScoreErrors evaluate_scores(Model& model, const Axis& tp, const Dataset& data, i
                             const BatchRules& rules = {},
                             const std::function<void(int64_t)>& on_samples = {});
 
+/// How well a model predicts which classes each sequence has. It predicts those whose probability
+/// is 0.5 or more.
+struct MultilabelScore {
+  double loss = 0;         ///< mean binary cross entropy of all sequences and classes
+  double micro_f1 = 0;     ///< F1 of all predictions together; 0 if there is nothing to find
+  double macro_f1 = 0;     ///< mean of each class's F1
+  double exact_match = 0;  ///< share of sequences whose classes are all right
+};
+
+/// The score of fp64 logits and targets [N, C]; N > 0. A sequence has the classes whose target is
+/// 0.5 or more.
+MultilabelScore multilabel_score(const Tensor& logits, const Tensor& targets);
+
+/// The score of a model for several classes; otherwise as evaluate().
+MultilabelScore evaluate_multilabel(Model& model, const Axis& tp, const Dataset& data,
+                                    int64_t batch_size, const BatchRules& rules = {},
+                                    const std::function<void(int64_t)>& on_samples = {});
+
 /// The `top_k` largest probabilities of softmax(scores), with the index of the class or word,
 /// largest first. top_k = 0: all. Throws Error(kNumerics) for a score that is NaN or +infinity.
 std::vector<std::pair<int64_t, double>> ranked(const Tensor& scores, int64_t top_k);
+
+/// As ranked() for classes that do not exclude each other: the sigmoid of each score.
+std::vector<std::pair<int64_t, double>> ranked_sigmoids(const Tensor& scores);
 
 /// Logits of sequences of ids, which may differ in length; they are padded and masked. Collective.
 ///

@@ -221,8 +221,8 @@ inline std::vector<Section> sections(PredictOptions& o) {
         {&o.second_texts, "text-pair", "TEXT",
          "second text of a pair, such as a hypothesis; one for each --text", "none", Each{}},
         {&o.text_file, "text-file", "FILE",
-         "one text per line; .jsonl and .csv: rows with text, review or sentence, or with two "
-         "texts, such as premise and hypothesis",
+         "one text per line; .jsonl and .csv: rows with text, review, sentence or comment_text, or "
+         "with two texts, such as premise and hypothesis",
          "none"},
         tokenizer(&o.tokenizer),
         {&o.seq_len, "seq-len", "N", "maximum tokens per text",

@@ -87,6 +87,18 @@ std::string line_of(const std::string& name, double probability) {
   return str("  ", fixed_text(probability, 4), "  ", shown(name), '\n');
 }
 
+/// Classes with their probabilities.
+Output labels_of(const Prediction& p, const std::vector<std::pair<int64_t, double>>& classes) {
+  Output out;
+  out.json["labels"] = ordered_json::array();
+  for (const auto& [number, probability] : classes) {
+    const std::string& label = p.runnable.facts().labels[static_cast<size_t>(number)];
+    out.json["labels"].push_back({{"label", label}, {"probability", probability}});
+    out.text += line_of(label, probability);
+  }
+  return out;
+}
+
 /// The score of a model with one label, as in the pipelines of transformers: its logit in a
 /// regression, else a probability.
 Output score_of(const Prediction& p, const Tensor& logit) {
@@ -101,15 +113,9 @@ Output score_of(const Prediction& p, const Tensor& logit) {
 }
 
 Output classes_of(const Prediction& p, const Tensor& scores) {
+  if (p.runnable.task() == Task::kMultilabel) return labels_of(p, ranked_sigmoids(scores));
   if (p.runnable.facts().labels.size() == 1) return score_of(p, scores);
-  Output out;
-  out.json["labels"] = ordered_json::array();
-  for (const auto& [number, probability] : ranked(scores, 0)) {
-    const std::string& label = p.runnable.facts().labels[static_cast<size_t>(number)];
-    out.json["labels"].push_back({{"label", label}, {"probability", probability}});
-    out.text += line_of(label, probability);
-  }
-  return out;
+  return labels_of(p, ranked(scores, 0));
 }
 
 /// A token as text; one of WordPiece with the mark ## of the rest of a word.
@@ -198,7 +204,7 @@ void check_masks(const Prediction& p) {
 void predict_and_print(const PredictOptions& options) {
   CLEAVE_CHECK(options.batch_size >= 1, Code::kUsage, "--batch-size ", options.batch_size,
                " must be at least 1");
-  Runnable runnable(options, {"mlm", "classify", "regression"});
+  Runnable runnable(options, {"mlm", "classify", "multilabel", "regression"});
   const auto tokenizer = runnable.tokenizer(options.tokenizer, /*is_needed=*/true);
   const int64_t seq_len = runnable.seq_len(options.seq_len, runnable.facts().max_positions);
   Prediction prediction{.options = options,
@@ -215,9 +221,11 @@ void predict_and_print(const PredictOptions& options) {
 
 }  // namespace
 
-std::vector<std::pair<int64_t, double>> ranked(const Tensor& scores, int64_t top_k) {
-  const int64_t count = top_k > 0 ? std::min(top_k, scores.size(0)) : scores.size(0);
-  const auto [values, places] = scores.to(at::kDouble).softmax(0).topk(count);
+namespace {
+
+/// The `count` largest of [N] probabilities with their indexes, largest first.
+std::vector<std::pair<int64_t, double>> largest(const Tensor& probabilities, int64_t count) {
+  const auto [values, places] = probabilities.topk(count);
   CLEAVE_CHECK(values.isfinite().all().item<bool>(), Code::kNumerics,
                "the scores are not finite; check the weights of the model");
   std::vector<std::pair<int64_t, double>> out;
@@ -225,6 +233,17 @@ std::vector<std::pair<int64_t, double>> ranked(const Tensor& scores, int64_t top
     out.emplace_back(places[i].item<int64_t>(), values[i].item<double>());
   }
   return out;
+}
+
+}  // namespace
+
+std::vector<std::pair<int64_t, double>> ranked(const Tensor& scores, int64_t top_k) {
+  const int64_t count = top_k > 0 ? std::min(top_k, scores.size(0)) : scores.size(0);
+  return largest(scores.to(at::kDouble).softmax(0), count);
+}
+
+std::vector<std::pair<int64_t, double>> ranked_sigmoids(const Tensor& scores) {
+  return largest(scores.to(at::kDouble).sigmoid(), scores.size(0));
 }
 
 Tensor scores_of(Model& model, const Axis& tp, const Rows& rows, const Rows& types) {

@@ -81,18 +81,9 @@ void read_special_ids(const Json& json, ModelFacts& facts);
 /// Throws Error(kFormat) for duplicate or missing numbers.
 std::vector<std::string> read_labels(const Json& json);
 
-/// The problem_type of a config.json whose one label is that of a number, not of a probability.
-/// Also the task of such a model.
-inline constexpr const char* kRegression = "regression";
-
-/// Reads the classes of a classifier into `facts` and returns its task: "regression" if its one
-/// label is a number, as transformers takes it without a problem_type, else "classify". Throws
-/// Error(kFormat) for other values of problem_type.
-std::string read_classes(const Json& json, ModelFacts& facts);
-
 /// The task of a decoder's head, which `architectures` in config.json names: "lm" for the output
-/// matrix; for ...ForSequenceClassification that of read_classes(). Throws Error(kFormat) also for
-/// heads that Cleave lacks.
+/// matrix; for ...ForSequenceClassification that of label_task(), and `facts` gets the labels.
+/// Throws Error(kFormat) also for heads that Cleave lacks.
 std::string read_decoder_task(const Json& json, ModelFacts& facts);
 
 /// The config.json of a classifier with the same layers: sets the architecture and the label names.

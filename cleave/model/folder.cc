@@ -9,6 +9,7 @@
 #include "cleave/format/tensor_source.h"
 #include "cleave/model/families.h"
 #include "cleave/model/gguf/model_config.h"
+#include "cleave/model/label_task.h"
 #include "cleave/model/model.h"
 
 namespace cleave::inline model {
@@ -99,8 +100,7 @@ void use_config_of_head(ModelFolder& model) {
   }
   if (settings.string_or("task_type", "") != "SEQ_CLS") return;
   const int64_t num_classes = num_classes_in(folder);
-  const std::string task = make_model(model.config)->task();
-  const bool has_head = task == "classify" || task == "regression";
+  const bool has_head = labels_sequences(make_model(model.config)->task());
   if (num_classes < 1 || num_classes > kMostClasses || has_head) return;
   std::vector<std::string> labels;
   for (int64_t i = 0; i < num_classes; ++i) labels.push_back(str("LABEL_", i));

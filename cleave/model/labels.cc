@@ -4,6 +4,7 @@
 
 #include "cleave/model/bert/config.h"
 #include "cleave/model/facts.h"
+#include "cleave/model/label_task.h"
 
 namespace cleave::inline model {
 namespace {
@@ -60,24 +61,14 @@ std::vector<std::string> read_labels(const Json& json) {
   return names;
 }
 
-std::string read_classes(const Json& json, ModelFacts& facts) {
-  facts.labels = read_labels(json);
-  const bool is_one = facts.labels.size() == 1;
-  constexpr const char* kKind = "single_label_classification";
-  const std::string kind = json.string_or("problem_type", is_one ? kRegression : kKind);
-  if (is_one && kind == kRegression) return kRegression;
-  if (kind != kKind) {
-    json.at("problem_type")
-        .fail(str("expected \"", kKind, "\", or \"", kRegression, "\" with one label"));
-  }
-  return "classify";
-}
-
 std::string read_decoder_task(const Json& json, ModelFacts& facts) {
   if (!json.has("architectures") || json.at("architectures").size() == 0) return "lm";
   const Json architecture = json.at("architectures").at(size_t{0});
   const std::string& name = architecture.as_string();
-  if (name.ends_with("ForSequenceClassification")) return read_classes(json, facts);
+  if (name.ends_with("ForSequenceClassification")) {
+    facts.labels = read_labels(json);
+    return label_task(json, facts.labels.size());
+  }
   for (const char* other : {"ForTokenClassification", "ForQuestionAnswering"}) {
     if (name.ends_with(other)) {
       architecture.fail(

@@ -7,6 +7,18 @@
 #include "cleave/nn/cross_entropy.h"
 
 namespace cleave::inline nn {
+namespace {
+
+/// The type of a loss: at least fp32, as that of narrow logits in transformers.
+at::ScalarType loss_type(const Tensor& logits) {
+  return logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+int64_t divisor_of(const Tensor& labels, int64_t count) {
+  return count > 0 ? count : has_label(labels).sum().item<int64_t>();
+}
+
+}  // namespace
 
 Tensor has_label(const Tensor& labels) {
   return labels.is_floating_point() ? labels.eq(labels) : labels.ne(-100);
@@ -24,17 +36,32 @@ DTensor squared_error(const DTensor& logits, const Tensor& labels, int64_t count
                logits.local().sizes(), " and labels ", labels.sizes());
   const DTensor whole = logits.redistribute(Replicate{});
   const Tensor scores = whole.local().squeeze(1);
-  const at::ScalarType type = scores.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::ScalarType type = loss_type(scores);
   // Selected before the difference is squared: the gradient of a sequence without a label is 0.
   const Tensor missing = has_label(labels).bitwise_not();
   const Tensor errors = (scores.to(type) - labels.to(type)).masked_fill(missing, 0);
-  const int64_t divisor = count > 0 ? count : has_label(labels).sum().item<int64_t>();
-  return whole.with(errors.square().sum() / static_cast<double>(divisor), Replicate{});
+  const auto divisor = static_cast<double>(divisor_of(labels, count));
+  return whole.with(errors.square().sum() / divisor, Replicate{});
+}
+
+DTensor binary_cross_entropy(const DTensor& logits, const Tensor& labels, int64_t count) {
+  CLEAVE_CHECK(logits.dim() == 2 && labels.dim() == 2 && labels.size(0) == logits.size(0) &&
+                   labels.size(1) == logits.size(1),
+               Code::kShape, "each class of a sequence has a label; logits are ",
+               logits.local().sizes(), " and labels ", labels.sizes());
+  const DTensor whole = logits.redistribute(Replicate{});
+  const at::ScalarType type = loss_type(whole.local());
+  const Tensor missing = has_label(labels).bitwise_not();
+  const Tensor losses = at::binary_cross_entropy_with_logits(
+      whole.local().to(type), labels.to(type).masked_fill(missing, 0), {}, {}, at::Reduction::None);
+  const auto divisor = static_cast<double>(divisor_of(labels, count));
+  return whole.with(losses.masked_fill(missing, 0).sum() / divisor, Replicate{});
 }
 
 DTensor label_loss(const DTensor& logits, const Tensor& labels, int64_t count) {
-  return labels.is_floating_point() ? squared_error(logits, labels, count)
-                                    : cross_entropy(logits, labels, {.valid_tokens = count});
+  if (!labels.is_floating_point()) return cross_entropy(logits, labels, {.valid_tokens = count});
+  return labels.dim() == 2 ? binary_cross_entropy(logits, labels, count)
+                           : squared_error(logits, labels, count);
 }
 
 }  // namespace cleave::inline nn

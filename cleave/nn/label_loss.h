@@ -19,8 +19,19 @@ Tensor no_labels_like(const Tensor& labels);
 /// Throws Error(kShape) for other shapes.
 DTensor squared_error(const DTensor& logits, const Tensor& labels, int64_t count = 0);
 
+/// Binary cross entropies of classes of which a sequence may have several: for each one,
+/// -ln(probability) of its label, where the sigmoid of the logit is the probability of 1.
+///
+///   logits [B, C] in any layout   labels [B, C] floating point in [0, 1], the same on every rank
+///   count  divisor of the sum as above; 0: the labels here, of all sequences and classes
+///   result a number, Replicate, fp32 or wider
+///
+/// Throws Error(kShape) for other shapes.
+DTensor binary_cross_entropy(const DTensor& logits, const Tensor& labels, int64_t count = 0);
+
 /// The loss of the labels, summed and divided by `count` as above: cross_entropy() of classes and
-/// ids, squared_error() of floating-point numbers.
+/// ids; of floating-point numbers squared_error(), or with one for each class
+/// binary_cross_entropy().
 DTensor label_loss(const DTensor& logits, const Tensor& labels, int64_t count = 0);
 
 }  // namespace cleave::inline nn

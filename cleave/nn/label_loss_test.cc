@@ -57,6 +57,55 @@ TEST(SquaredError, SeveralNumbersPerSequence_AreRefused) {
   EXPECT_EQ(error.code(), Code::kShape);
 }
 
+// Oracle: the definition, -y ln(p) - (1 - y) ln(1 - p), of the sigmoid p in fp64.
+TEST(BinaryCrossEntropy, LabelledClasses_HaveTheDefinitionsLossAndGradient) {
+  const Tensor logits = test::numbers({4, 3}, 1) * 5;
+  Tensor labels = test::numbers({4, 3}, 2).gt(0).to(at::kDouble);
+  labels[0][1] = 0.25;
+  labels[1][2] = NAN;
+  labels[3] = NAN;
+  const Tensor real = labels.eq(labels);
+  const Tensor wanted = test::leaf_of(logits);
+  const Tensor p = wanted.masked_select(real).neg().exp().add(1).reciprocal();
+  const Tensor y = labels.masked_select(real);
+  const Tensor want = -(y * p.log() + (1 - y) * (1 - p).log()).sum();
+  want.backward();
+  for (const int tp : {1, 2}) {
+    for (const Placement& placement : {Placement(Replicate{}), Placement(Shard{-1})}) {
+      test::on_ranks(tp, [&](const Axis& axis) {
+        const Tensor leaf = test::leaf_of(logits);
+        const DTensor placed = DTensor::distribute(leaf, axis, placement);
+        const DTensor loss = label_loss(placed, labels, /*count=*/24);
+        EXPECT_TRUE(loss.placement().is_replicate());
+        EXPECT_NEAR(loss.local().item<double>(), want.item<double>() / 24, 1e-12);
+        EXPECT_NEAR(binary_cross_entropy(placed, labels).local().item<double>(),
+                    want.item<double>() / 8, 1e-12);
+        loss.local().backward();
+        EXPECT_LE(test::largest_difference(leaf.grad(), wanted.grad() / 24), 1e-12);
+      });
+    }
+  }
+}
+
+// ln(1 + exp(x)) of a wrong class is x where exp overflows, and 0 of a right one.
+TEST(BinaryCrossEntropy, LargeNarrowLogits_HaveAFiniteLossInFp32) {
+  const Tensor logits = at::tensor({1000.0, -1000.0, 1000.0}).to(at::kBFloat16).view({1, 3});
+  const DTensor loss = binary_cross_entropy(DTensor(logits, Axis(), Replicate{}),
+                                            at::tensor({0.0, 0.0, 1.0}, at::kDouble).view({1, 3}));
+  EXPECT_EQ(loss.local().scalar_type(), at::kFloat);
+  EXPECT_FLOAT_EQ(loss.local().item<float>(), 1000.0F / 3);
+}
+
+TEST(BinaryCrossEntropy, OtherNumbersOfClasses_AreRefused) {
+  for (const at::IntArrayRef sizes : {at::IntArrayRef({3, 1}), at::IntArrayRef({2, 2})}) {
+    const Error error = test::thrown_by([&] {
+      binary_cross_entropy(DTensor(at::zeros({3, 2}), Axis(), Replicate{}),
+                           at::zeros(sizes, at::kDouble));
+    });
+    EXPECT_EQ(error.code(), Code::kShape);
+  }
+}
+
 TEST(LabelLoss, Classes_HaveTheirCrossEntropy) {
   const DTensor logits(test::numbers({3, 4}, 3), Axis(), Replicate{});
   const Tensor labels = at::tensor({2, -100, 0}, at::kLong);

@@ -412,10 +412,11 @@ class DryRank {
     if (is_last(action.stage) && context.head_loss && x.dim() < 3) {
       live.outputs = {x.local()};  // the head has computed the loss, or that of each token
     } else if (is_last(action.stage)) {
-      // Labels as the model's task has them: one per token, or one per sequence.
+      // Labels as the model's task has them: one per token, per sequence, or per class.
+      const bool is_multilabel = model_->task() == "multilabel";
       auto sizes = x.local().sizes().vec();
-      sizes.pop_back();
-      const auto type = model_->task() == "regression" ? at::kDouble : at::kLong;
+      if (!is_multilabel) sizes.pop_back();
+      const auto type = is_multilabel || model_->task() == "regression" ? at::kDouble : at::kLong;
       live.outputs = {label_loss(x, on_meta(sizes, type), step_.tokens()).local()};
     } else {
       live.outputs = {x.local()};

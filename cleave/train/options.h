@@ -76,8 +76,12 @@ inline constexpr OnResume kOtherPrecision{
 
 /// --task.
 inline Row task(std::string* target, std::string help) {
-  return {target,          "task",        "",
-          std::move(help), "the model's", Choices{"lm", "mlm", "classify", "regression", "dpo"}};
+  return {target,
+          "task",
+          "",
+          std::move(help),
+          "the model's",
+          Choices{"lm", "mlm", "classify", "multilabel", "regression", "dpo"}};
 }
 /// --dpo-beta.
 inline Row dpo_beta(double* target) {
@@ -103,7 +107,10 @@ inline std::vector<Row> input_rows(TrainOptions& o) {
        "\"chosen\" and \"rejected\"; "
        "FILE:WEIGHT draws sequences in proportion",
        "required"},
-      task(&o.task, "training task; regression learns a number of each text, dpo preferences"),
+      task(
+          &o.task,
+          "training task; multilabel learns several classes of each text, regression a number, dpo "
+          "preferences"),
       dpo_beta(&o.dpo_beta),
       tokenizer(&o.tokenizer, "the model's, else bytes"),
       chat_template(&o.chat_template),

@@ -18,9 +18,9 @@
 #include "cleave/file/weighted_path.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/mesh/scalar_type.h"
-#include "cleave/model/bert/config.h"
 #include "cleave/model/generation_config.h"
 #include "cleave/model/gguf/tokenizer.h"
+#include "cleave/model/label_task.h"
 #include "cleave/planner/layout_options.h"
 #include "cleave/report/record.h"
 #include "cleave/text/utf8.h"
@@ -99,34 +99,43 @@ Json config_of_new(const std::string& name, const Tokenizer& tokenizer) {
   return Json::parse(json.dump(), is_config(name) ? name : "preset " + name);
 }
 
-/// Makes the config that of a model for the task, if that has one label per sequence. Returns
-/// whether it is a new classifier: name_classes() sets its classes, which are known when the data
-/// is read.
+/// As in transformers, a classifier of sequences that have one class each needs no problem_type.
+/// With that of a regression, the number that is learned is the model's result, not its sigmoid.
+Json with_problem_type(const Json& config, const std::string& task) {
+  if (task == "classify") return config;
+  const auto* known = std::ranges::find(kLabelTasks, task, &LabelTask::name);
+  return with_key(config, "problem_type", known->problem_type);
+}
+
+/// Makes the config that of a model for the task, if that has labels of sequences. Returns whether
+/// it is a new classifier: name_classes() sets its classes, which are known when the data is read.
 bool fit_to_task(TrainSetup& setup) {
   const TrainOptions& o = setup.options;
   const std::string own = make_model(setup.config)->task();
   const std::string task = o.task.empty() ? own : o.task;
-  const bool classifies = task == "classify";
-  if (!classifies && task != "regression") return false;
-  const bool has_head = own == "classify" || own == "regression";
-  if (setup.folder && has_head && task != own) return false;  // make_setup() reports the task
-  const bool keeps_head = task == own && (setup.folder || !classifies);
+  if (!labels_sequences(task)) return false;
+  // make_setup() reports the task.
+  if (setup.folder && labels_sequences(own) && task != own) return false;
+  const bool has_classes = task != "regression";
+  const bool keeps_head = task == own && (setup.folder || !has_classes);
   std::vector<std::string> labels;  // 64: enough for a plan that shards the head
-  for (int i = 0; i < (classifies ? 64 : 1); ++i) labels.push_back(str("LABEL_", i));
-  Json config = keeps_head ? setup.config : classifier_config(setup.config, labels);
-  // As in transformers. The number that is learned is then the model's result, not its sigmoid.
-  if (!classifies) config = with_key(config, "problem_type", kRegression);
+  for (int i = 0; i < (has_classes ? 64 : 1); ++i) labels.push_back(str("LABEL_", i));
+  const Json config =
+      with_problem_type(keeps_head ? setup.config : classifier_config(setup.config, labels), task);
   if (make_model(config)->task() != task) return false;
   setup.config = config;
   setup.changes_task = setup.folder && !keeps_head;
-  return classifies && !keeps_head;
+  return has_classes && !keeps_head;
 }
 
 /// Gives a new classifier the classes of the training data.
 std::unique_ptr<Model> name_classes(TrainSetup& setup) {
-  setup.config = classifier_config(setup.config, class_names(setup.options.data));
-  auto model = make_model(setup.config);
   const TrainOptions& o = setup.options;
+  const bool is_multilabel = setup.task == Task::kMultilabel;
+  const auto names = is_multilabel ? multilabel_names(o.data) : class_names(o.data);
+  setup.config = with_problem_type(classifier_config(setup.config, names),
+                                   is_multilabel ? "multilabel" : "classify");
+  auto model = make_model(setup.config);
   if (o.plan.empty()) setup.layout.plan = model->plan(o.sequence_parallel);
   try_layout(*model, setup.layout);
   return model;
@@ -143,10 +152,11 @@ Task choose_task(const TrainOptions& o, const Model& model) {
     return Task::kDpo;
   }
   CLEAVE_CHECK(o.dpo_beta == TrainOptions{}.dpo_beta, Code::kUsage, "--dpo-beta needs --task dpo");
-  const bool labels = o.task == "classify" || o.task == kRegression;
-  CLEAVE_CHECK(!labels || model.task() != "lm" || model.config().has("architectures"), Code::kUsage,
-               "--task ", o.task, " needs the name of the model's class in its config.json, as in ",
-               R"("architectures": ["LlamaForCausalLM"]; add it)");
+  CLEAVE_CHECK(
+      !labels_sequences(o.task) || model.task() != "lm" || model.config().has("architectures"),
+      Code::kUsage, "--task ", o.task,
+      " needs the name of the model's class in its config.json, as in ",
+      R"("architectures": ["LlamaForCausalLM"]; add it)");
   CLEAVE_CHECK(o.task.empty() || o.task == model.task(), Code::kUsage, "--task ", o.task,
                " does not fit this model, which is trained for ", model.task(),
                "; leave it out, or give another --model");

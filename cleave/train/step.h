@@ -34,7 +34,8 @@ std::vector<Batch> micro_batches_of(const Batch& batch, int64_t size, int64_t co
 struct EvalSum {
   double loss_sum = 0;     ///< of -ln(probability) or squared errors over labels, or of the losses
                            ///< of pairs
-  int64_t num_labels = 0;  ///< tokens, sequences with a class or number, or pairs
+  int64_t num_labels = 0;  ///< tokens, sequences with a class or number, classes of all sequences
+                           ///< (kMultilabel), or pairs
   int64_t num_right = 0;   ///< correct predictions of a classifier; pairs that are preferred right
   EvalSum& operator+=(const EvalSum& other);
   /// As [3] fp64, for collectives, and back.

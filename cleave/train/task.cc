@@ -52,7 +52,7 @@ Task task_of(const Model& model) {
 }
 
 Tensor targets_of(const Batch& batch, Task task) {
-  if (task == Task::kRegression) return batch.labels.to(at::kDouble);
+  if (task == Task::kRegression || task == Task::kMultilabel) return batch.labels.to(at::kDouble);
   const bool is_causal = task == Task::kLm || task == Task::kDpo;
   return is_causal ? next_token_labels(batch.labels) : batch.labels;
 }

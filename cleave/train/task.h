@@ -35,11 +35,12 @@ BatchRules batch_rules(const Model& model, const Tokenizer* tokenizer, bool data
 Task task_of(const Model& model);
 
 /// The targets of a model's logits: next tokens, masked tokens, or classes, int64, [B, T], or [B]
-/// for a classifier; or the numbers of a regression, [B] fp64. has_label() says where there are
-/// any.
+/// for a classifier; or the numbers of a regression, [B] fp64; or those of each class, [B, C] fp64
+/// (kMultilabel). has_label() says where there are any.
 Tensor targets_of(const Batch& batch, Task task);
 
-/// What the loss of these targets is a mean over: the number of targets, or of pairs (kDpo).
+/// What the loss of these targets is a mean over: the number of targets (B times C for
+/// kMultilabel), or of pairs (kDpo).
 Tensor num_terms(const Tensor& targets, Task task);
 
 /// How many predictions of a classifier are correct. Logits [B, C], targets [B]. Collective if the

@@ -76,6 +76,8 @@ Tensor labels_for(const Model& model, const Tensor& ids, const Tensor& logits, u
   Tensor labels;
   if (model.task() == "regression") {
     labels = noise(shape, at::kDouble, seed, "labels");
+  } else if (model.task() == "multilabel") {
+    labels = noise_ids(logits.sizes(), 2, seed, "labels").to(at::kDouble);
   } else if (model.task() == "lm" && shape == ids.sizes()) {
     labels = next_token_labels(ids);
   } else {

@@ -91,6 +91,23 @@ TEST(Verify, ModelWithOneLabel_IsComparedByItsSquaredErrors) {
   }
 }
 
+// Shards of three classes are uneven, and so are the rows of two ranks.
+TEST(Verify, ModelForSeveralClasses_IsComparedByItsBinaryCrossEntropies) {
+  const Json config = Json::parse(R"({"model_type": "bert", "vocab_size": 31, "hidden_size": 12,
+      "architectures": ["BertForSequenceClassification"], "num_hidden_layers": 1, "num_labels": 3,
+      "num_attention_heads": 3, "intermediate_size": 10, "max_position_embeddings": 16,
+      "problem_type": "multi_label_classification"})",
+                                  "config.json");
+  VerifySettings settings = settings_at(2);
+  settings.dp = 2;
+  const VerifyReport report = verify_model([&] { return make_model(config); }, settings);
+  EXPECT_EQ(first_of(report), "");
+  const auto& values = part_of(report, "a training step").values;
+  const auto loss = std::ranges::find(values, Comparison::Of::kLoss, &Comparison::of);
+  ASSERT_NE(loss, values.end());
+  EXPECT_GT(loss->whole, 0.01);
+}
+
 VerifyReport verified_mixtral(const VerifySettings& settings) {
   const Json config = Json::parse_file(test::golden_folder("mixtral") + "/config.json");
   return verify_model([&] { return make_model(config); }, settings);

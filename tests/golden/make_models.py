@@ -462,6 +462,16 @@ def regression_steps(spec, batches):
     return {f"regression.{key}": steps[f"adamw.{key}"] for key in ("loss", "grad_norm")}
 
 
+def multilabel_steps(spec, batches):
+    """Losses and norms of three AdamW steps of the classifier for several classes each. A sequence has the classes whose
+    bits its first id has."""
+    config = spec["config"] | {"problem_type": "multi_label_classification"}
+    bits = 1 << np.arange(config.get("num_labels", 2))
+    batches = [rows | {"labels": (rows["input_ids"][:, :1] & bits != 0).astype(np.float32)} for rows in batches]
+    steps = three_steps(spec | {"config": config}, "", "adamw", batches)
+    return {f"multilabel.{key}": steps[f"adamw.{key}"] for key in ("loss", "grad_norm")}
+
+
 def prompts_of(spec):
     """One prompt of 5 ids; three of 3, 6 and 4 ids, padded on the left."""
     vocabulary, seed = spec["config"]["vocab_size"], spec["seed"]
@@ -531,7 +541,7 @@ def answers(name, spec):
     for run in ["adamw", *RUNS.get(name, [])]:
         out |= three_steps(spec, name, run, batches)
     if name == "distilbert-cls":
-        out |= regression_steps(spec, batches)
+        out |= regression_steps(spec, batches) | multilabel_steps(spec, batches)
     if has_margin and bf16_changes_experts(spec, batches):
         return None
     MARGINS.clear()

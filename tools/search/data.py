@@ -14,6 +14,7 @@ DEFAULTS = {
     "token_types": False,
 }
 NO_LABEL = -100
+LABELS_SEQUENCES = ("classify", "multilabel", "regression")  # tasks
 
 
 def full(data):
@@ -23,12 +24,16 @@ def full(data):
 def task_of(model):
     is_trunk = model["family"] in models.ENCODERS and model["head"] == "trunk"
     if model["family"] == "imdb_bert" or model["head"] == "classify" or is_trunk:
+        if model["head"] == "classify" and model["multilabel"]:
+            return "multilabel"
         return "regression" if model["head"] == "classify" and model["classes"] == 1 else "classify"
     return "mlm" if model["family"] in models.ENCODERS else "lm"
 
 
 def label_of(rng, model):
-    """The class of a sequence, or the number that a regression learns of it."""
+    """The class of a sequence, its classes, or the number that a regression learns of it."""
+    if task_of(model) == "multilabel":
+        return [i for i in range(model["classes"]) if rng.random() < 0.4]
     return round(rng.uniform(-2, 2), 3) if task_of(model) == "regression" else rng.randrange(model["classes"])
 
 
@@ -50,7 +55,7 @@ def row_of_ids(rng, data, model, number):
         row["attention_mask"] = [0] * length if blank else attention_mask(rng, data["mask"], length)
     if data["token_types"] and m["family"] in ("bert", "roberta"):
         row["token_type_ids"] = [rng.randrange(m["token_types"]) for _ in range(length)]
-    if task in ("classify", "regression"):
+    if task in LABELS_SEQUENCES:
         row["label"] = label_of(rng, m)
     elif task == "mlm" or data["labels"] == "some" or blank:
         share = 0.4 if task == "mlm" or data["labels"] == "some" else 1.0
@@ -164,10 +169,10 @@ def write(folder, data, model, name="data"):
                 file.write(words(rng, data["longest"]) + "\n")
             elif data["form"] == "text rows":
                 row = {"text": words(rng, rng.randint(data["shortest"], data["longest"]))}
-                if task_of(model) in ("classify", "regression"):
+                if task_of(model) in LABELS_SEQUENCES:
                     row["label"] = label_of(rng, model)
                 file.write(json.dumps(row) + "\n")
             else:
                 text = words(rng, rng.randint(data["shortest"], data["longest"]))
-                file.write(f'"{text}",{label_of(rng, model)}\n')
+                file.write(f'"{text}","{label_of(rng, model)}"\n')
     return path

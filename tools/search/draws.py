@@ -69,9 +69,12 @@ def pruned(given, defaults):
 
 
 def classifier_of(rng, model):
-    """Gives the model a head for classes, or for one number."""
+    """Gives the model a head for a class, for several classes, or for one number."""
     model["head"] = "classify"
-    if maybe(rng, 0.4):
+    kind = rng.choice(("class", "class", "classes", "number", "number"))
+    if kind == "classes":
+        model["multilabel"] = True
+    elif kind == "number":
         model["classes"] = 1
 
 

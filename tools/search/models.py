@@ -19,6 +19,7 @@ DEFAULTS = {
     # Of ENCODERS: mlm | classify (with one class a regression) | pretraining (only bert) | trunk. Others with classify label
     # sequences, else they are language models.
     "head": "mlm",
+    "multilabel": False,  # of the head classify: a sequence may have several classes
     "classes": 2, "dropout": 0.0, "file_dtype": "fp32", "gain": 1.0, "seed": 0,
     "scale_by_layer": False, "unscaled": False, "pad_id": -1, "eos_id": -1, "token_types": 2, "tokenizer": "",
     "experts": 2,         # of mixtral and qwen3_moe
@@ -83,8 +84,11 @@ def has_biases(m, kind):
 
 
 def classes_of(m):
-    """The names of a classifier's classes, as config.json has them."""
-    return {"id2label": {str(i): f"class {i}" for i in range(m["classes"])}} if m["head"] == "classify" else {}
+    """What config.json has of a classifier's classes; nothing of other models."""
+    if m["head"] != "classify":
+        return {}
+    labels = {"id2label": {str(i): f"class {i}" for i in range(m["classes"])}}
+    return labels | ({"problem_type": "multi_label_classification"} if m["multilabel"] else {})
 
 
 def decoder_class(m):

@@ -162,7 +162,7 @@ def bounds_of(inputs, dtype, layout):
     micro = layout.get("micro-batch-size", batch)
     parts = layout.get("tp", 1) + layout.get("dp", 1) * -(-batch // max(micro, 1)) + (4 if layout.get("pp", 1) > 1 else 0)
     task = data.task_of(inputs.model)
-    labels = batch if task in ("classify", "regression") else batch * max(inputs.data["shortest"] - 1, 1) * 0.3
+    labels = batch if task in data.LABELS_SEQUENCES else batch * max(inputs.data["shortest"] - 1, 1) * 0.3
     if inputs.data["form"] == "pairs":
         labels = 1  # the loss is of sums over tokens
     squares = inputs.model["hidden"] * max(inputs.model["vocab"], inputs.model["inter"])

@@ -20,6 +20,7 @@ torch.set_num_threads(1)
 TYPES = {"fp32": torch.float32, "fp64": torch.float64}
 CLASSES = {"lm": transformers.AutoModelForCausalLM, "mlm": transformers.AutoModelForMaskedLM,
            "classify": transformers.AutoModelForSequenceClassification,
+           "multilabel": transformers.AutoModelForSequenceClassification,
            "regression": transformers.AutoModelForSequenceClassification, "pretraining": transformers.AutoModelForPreTraining}
 
 
@@ -39,6 +40,11 @@ def loss(request):
         logits = model(**inputs).logits[0].double()
         if request["task"] == "regression":
             total, count = total + (logits.item() - row["label"]) ** 2, count + 1
+            continue
+        if request["task"] == "multilabel":
+            labels = transformers_training.labels_of([row], "multilabel", len(logits))[0]
+            total += torch.nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum").item()
+            count += len(logits)
             continue
         if request["task"] == "classify":
             labels, logits = torch.tensor([row["label"]]), logits[None]

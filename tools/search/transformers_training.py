@@ -74,7 +74,9 @@ def visible_ids(row, fill):
     return [i if seen else fill for i, seen in zip(ids, row.get("attention_mask", [1] * len(ids)))]
 
 
-def labels_of(rows, task):
+def labels_of(rows, task, num_classes):
+    if task == "multilabel":
+        return torch.tensor([[float(i in row["label"]) for i in range(num_classes)] for row in rows], dtype=torch.double)
     if task in ("classify", "regression"):
         return torch.tensor([row["label"] for row in rows], dtype=torch.long if task == "classify" else torch.double)
     labels = padded(rows, "labels", -100)
@@ -97,11 +99,14 @@ def part_loss(model, rows, task, num_labels):
     token_types = padded(rows, "token_type_ids", 0)
     if token_types is not None:
         inputs["token_type_ids"] = token_types
-    labels = labels_of(rows, task)
-    if task in ("classify", "regression") and model.config.pad_token_id is None:  # then it takes only one text at a time
+    labels = labels_of(rows, task, model.config.num_labels)
+    if task in ("classify", "multilabel", "regression") and model.config.pad_token_id is None:  # then it takes only one text at a time
         output = one_by_one(model, rows)
     else:
         output = model(**inputs)
+    if task == "multilabel":
+        losses = torch.nn.functional.binary_cross_entropy_with_logits(output.logits.double(), labels, reduction="sum")
+        return losses / num_labels, None
     if task == "regression":
         return (output.logits[:, 0].double() - labels).square().sum() / num_labels, None
     logits = output.logits[:, :-1] if task == "lm" else output.logits
@@ -134,7 +139,7 @@ def step_losses(model, reference, parts, request):
             reward = request["beta"] * (margin(model, pair) - known)
             yield -torch.nn.functional.logsigmoid(reward) / len(pairs), {"reward_margin": reward.item() / len(pairs)}
         return
-    num_labels = sum(int((labels_of(rows, request["task"]) != -100).sum()) for rows in parts)
+    num_labels = sum(int((labels_of(rows, request["task"], model.config.num_labels) != -100).sum()) for rows in parts)
     for rows in parts if num_labels else ():
         loss, aux = part_loss(model, rows, request["task"], num_labels)
         yield loss, {} if aux is None else {"aux_loss": aux}

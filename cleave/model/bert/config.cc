@@ -1,5 +1,6 @@
 #include "cleave/model/bert/config.h"
 
+#include "cleave/model/label_task.h"
 #include "cleave/model/other_settings.h"
 
 namespace cleave::inline model {
@@ -34,6 +35,11 @@ void refuse_other_kinds(const Json& json) {
   if (json.string_or("position_embedding_type", "absolute") != "absolute") {
     json.at("position_embedding_type").fail("expected \"absolute\"");
   }
+}
+
+void read_classes(const Json& json, BertConfig& c) {
+  c.facts.labels = read_labels(json);
+  c.classifier_task = label_task(json, c.facts.labels.size());
 }
 
 /// Takes the rows of the table of positions before that of the first token from max_positions.

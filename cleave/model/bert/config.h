@@ -44,7 +44,7 @@ struct BertConfig {
   double classifier_dropout = 0.1;
   Activation activation = Activation::kGelu;
   bool tied = true;               ///< the decoder's matrix is the word embedding
-  std::string classifier_task{};  ///< "classify" or "regression"; empty without that head
+  std::string classifier_task{};  ///< "classify", "multilabel" or "regression"; of that head
 
   /// Rows of the table of positions before that of the first token: RoBERTa counts from pad_id + 1,
   /// and padding has the row pad_id.
@@ -55,7 +55,7 @@ struct BertConfig {
   [[nodiscard]] const char* prefix() const;
 
   /// Throws Error(kFormat) naming key, value, range and byte; also for variants of the published
-  /// models (a decoder, relative positions, several labels at a time).
+  /// models (a decoder, relative positions).
   static BertConfig from_json(const Json& json);
 };
 

@@ -253,8 +253,10 @@ TEST(BertConfig, UnsupportedValues_AreRefusedByKey) {
   EXPECT_THAT(refusal("BertModel", R"(, "is_decoder": true)"), HasSubstr("is_decoder"));
   EXPECT_THAT(refusal("BertModel", R"(, "position_embedding_type": "relative_key")"),
               HasSubstr("expected \"absolute\""));
-  EXPECT_THAT(refusal("BertForSequenceClassification", R"(, "problem_type": "regression")"),
-              HasSubstr("expected \"single_label_classification\", or \"regression\" with one"));
+  EXPECT_THAT(
+      refusal("BertForSequenceClassification", R"(, "problem_type": "regression")"),
+      HasSubstr("expected \"single_label_classification\", \"multi_label_classification\", or "
+                "\"regression\" with one"));
   const auto scorer = config("BertForSequenceClassification",
                              R"(, "problem_type": "regression", "id2label": {"0": "score"})");
   EXPECT_THAT(make_model(scorer)->facts().labels, testing::ElementsAre("score"));
@@ -267,9 +269,11 @@ TEST(BertConfig, UnsupportedValues_AreRefusedByKey) {
   EXPECT_EQ(task_of(R"(, "num_labels": 2)"), "classify");
   EXPECT_EQ(task_of(R"(, "num_labels": 1, "problem_type": "single_label_classification")"),
             "classify");
-  EXPECT_THAT(
-      refusal("BertForSequenceClassification", R"(, "problem_type": "multi_label_classification")"),
-      HasSubstr("\"problem_type\" is \"multi_label_classification\"; expected"));
+  const std::string several = R"(, "problem_type": "multi_label_classification")";
+  EXPECT_EQ(task_of(several), "multilabel");
+  EXPECT_EQ(task_of(several + R"(, "num_labels": 1)"), "multilabel");
+  EXPECT_THAT(refusal("BertForSequenceClassification", R"(, "problem_type": "multilabel")"),
+              HasSubstr("\"problem_type\" is \"multilabel\"; expected"));
   EXPECT_THAT(refusal("BertModel", R"(, "hidden_dropout_prob": 1.0)"), HasSubstr("[0, 1)"));
   EXPECT_THAT(refusal("BertModel", R"(, "hidden_act": "mish")"), HasSubstr("mish"));
   EXPECT_THAT(refusal("RobertaForPreTraining", ""), HasSubstr("expected RobertaModel, Roberta"));
