@@ -65,6 +65,12 @@ def affected(changed, sources, graph):
             if path in changed or any(name in changed for _, name in graph.get(path, []) if name.endswith(".h"))}
 
 
+def newest_first(paths):
+    """Sorted by the last of the newest commits that changed them; the others follow by name."""
+    order = {path: place for place, path in reversed(list(enumerate(git("log", "-300", "--format=", "--name-only"))))}
+    return sorted(paths, key=lambda path: (order.get(path, len(order) + 1), path))
+
+
 def select(full):
     """The paths to check, most important first in case of a limit, and the changed ones."""
     sources = write_commands()
@@ -74,7 +80,7 @@ def select(full):
     product = {path for path in sources & set(graph) if not path.endswith("_test.cc") and not path.startswith("tests/")}
     free = {path for path in product if not check_layers.torch_chain(path, graph, set())}
     rest = free - changed if full else set()
-    return sorted(free & changed) + sorted(rest) + sorted((changed & product) - free), changed
+    return newest_first(free & changed) + newest_first(rest) + newest_first((changed & product) - free), changed
 
 
 def tidy(path, is_whole, deadline):

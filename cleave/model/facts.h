@@ -98,6 +98,9 @@ inline bool has_key(const Json& json, std::string_view key) {
   return false;
 }
 
+/// A copy of a config.json with `key` set to a text.
+Json with_key(const Json& config, std::string_view key, std::string_view value);
+
 /// A named configuration.
 struct Preset {
   std::string name;

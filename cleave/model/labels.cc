@@ -95,4 +95,10 @@ Json classifier_config(const Json& config, const std::vector<std::string>& label
   return Json::parse(json.dump(), "config.json");
 }
 
+Json with_key(const Json& config, std::string_view key, std::string_view value) {
+  auto json = nlohmann::ordered_json::parse(config.dump());
+  json[std::string(key)] = value;
+  return Json::parse(json.dump(), "config.json");
+}
+
 }  // namespace cleave::inline model

@@ -56,7 +56,7 @@ def cases(name, logits, labels, upstream):
 def main():
     torch.set_num_threads(1)
     out = {}
-    for classes in (16, 24, 101):
+    for classes in (16, 24, 37):
         for name, scale, offset in ((f"v{classes}", 7.0, 0.0), (f"v{classes}_big", 140.0, 300.0)):
             logits = torch.from_numpy(counter.weights(SEED, name, (*SHAPE, classes), scale, offset))
             upstream = counter.weights(SEED, name + ".upstream", SHAPE, 4.0, 0.0)
