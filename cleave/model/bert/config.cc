@@ -61,7 +61,7 @@ BertConfig read_bert(const Json& json, const BertType& type) {
   if (is_roberta) count_positions_of_tokens(json, c);
   check_heads_divide(json, c.facts, {});
   c.head = read_head(json, type);
-  if (c.head == BertHead::kClassifier) c.classifier_task = read_classes(json, c.facts);
+  if (c.head == BertHead::kClassifier) read_classes(json, c);
   c.intermediate = json.at("intermediate_size").as_int(1, kMostWidth);
   c.num_token_types = json.int_or("type_vocab_size", 2, 1, kMostWidth);
   c.norm_eps = json.number_or("layer_norm_eps", 1e-12, 0, 1);
@@ -82,7 +82,7 @@ BertConfig read_distilbert(const Json& json, const BertType& type) {
   c.facts = read_facts(json, kNames);
   check_heads_divide(json, c.facts, kNames);
   c.head = read_head(json, type);
-  if (c.head == BertHead::kClassifier) c.classifier_task = read_classes(json, c.facts);
+  if (c.head == BertHead::kClassifier) read_classes(json, c);
   c.intermediate = json.at("hidden_dim").as_int(1, kMostWidth);
   c.num_token_types = 0;
   c.init_range = json.number_or("initializer_range", 0.02, 0, kMostInitRange);
