@@ -10,7 +10,7 @@
 #include "cleave/file/model_path.h"
 #include "cleave/generate/evaluate.h"
 #include "cleave/generate/runnable.h"
-#include "cleave/model/bert/config.h"
+#include "cleave/model/label_task.h"
 #include "cleave/nn/ids.h"
 #include "cleave/runtime/kernel_switches.h"
 #include "cleave/tokenizer/tokenizer.h"

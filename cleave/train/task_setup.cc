@@ -27,7 +27,7 @@ bool fit_to_task(TrainSetup& setup) {
   if (!labels_sequences(task)) return false;
   // make_setup() reports the task.
   if (setup.folder && labels_sequences(own) && task != own) return false;
-  const bool has_classes = task != "regression";
+  const bool has_classes = task != kRegression;
   const bool keeps_head = task == own && (setup.folder || !has_classes);
   std::vector<std::string> labels;  // 64: enough for a plan that shards the head
   for (int i = 0; i < (has_classes ? 64 : 1); ++i) labels.push_back(str("LABEL_", i));
