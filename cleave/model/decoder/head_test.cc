@@ -28,7 +28,7 @@ TEST_P(ClassifierGolden, FullSequences_GiveLogitsLossAndEveryGradientWithAndWith
   on_ranks([&](const Mesh& mesh) {
     test::GoldenRows rows = rows_of("input.");
     for (const bool has_mask : {true, false}) {
-      if (!has_mask) rows.mask = {};
+      if (!has_mask) rows.mask = Tensor();
       auto model = model_on(mesh["tp"]);
       const auto [logits, loss] = pass(*model, mesh, rows);
       EXPECT_LE(largest_difference(logits, own(golden_.at("logits"), mesh["dp"])), 5e-5);
