@@ -53,7 +53,8 @@ int main(int argc, char** argv) {
   action.sa_handler = SIG_IGN;
   sigaction(SIGXFSZ, &action, nullptr);
   // A parent that ignores SIGCHLD passes this on, and then a launcher could not wait for its ranks.
-  std::signal(SIGCHLD, SIG_DFL);
+  action.sa_handler = SIG_DFL;
+  sigaction(SIGCHLD, &action, nullptr);
   std::set_terminate(on_terminate);
   return cleave::cli::run_program({argv + (argc > 0 ? 1 : 0), argv + argc},
                                   cleave::cli::all_commands());
