@@ -18,6 +18,7 @@
 #include "cleave/file/weighted_path.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/mesh/scalar_type.h"
+#include "cleave/model/bert/config.h"
 #include "cleave/model/generation_config.h"
 #include "cleave/model/gguf/tokenizer.h"
 #include "cleave/model/label_task.h"
