@@ -242,6 +242,24 @@ TEST_F(ChatProgram, Chat_AnswersAsTheTextIsContinued) {
       << chat.err;
 }
 
+// A message and its answer have 71 bytes: three of them do not fit into 160 positions, and every
+// later message drops another two.
+TEST_F(ChatProgram, FullConversation_IsReportedOnceAndAgainAfterAReset) {
+  std::ofstream(in("gpt2.json")) << json{
+      {"model_type", "gpt2"}, {"n_embd", 32}, {"n_layer", 1}, {"n_head", 2}, {"n_positions", 160}};
+  (void)losses("run", "chats.jsonl", {"--model", in("gpt2.json")});
+  const RunResult chat =
+      run_cleave({"generate", "--model", in("run"), "--chat", "--max-new-tokens", "6"},
+                 {.input = "a\na\na\na\na\n/reset\na\na\na\na\n"});
+  ASSERT_EQ(chat.exit_code, 0) << chat.err;
+  const std::string line = "warning: the conversation does not fit into the model's 160 positions;";
+  const size_t first = chat.err.find(line);
+  ASSERT_NE(first, std::string::npos) << chat.err;
+  const size_t second = chat.err.find(line, first + 1);
+  ASSERT_NE(second, std::string::npos) << chat.err;
+  EXPECT_EQ(chat.err.find(line, second + 1), std::string::npos) << chat.err;
+}
+
 // Oracle: the same messages on stdin, with a new conversation for each.
 TEST_F(ChatProgram, Prompts_AreAnsweredEachInAConversationOfItsOwn) {
   (void)losses("run", "chats.jsonl", {"--model", "llama-tiny"});
