@@ -23,7 +23,8 @@ constexpr const char* kFreeMemory = "; end other programs, or raise the memory l
 std::vector<fs::path> candidates() {
   std::error_code problem;
   const fs::path program = fs::read_symlink("/proc/self/exe", problem);
-  CLEAVE_CHECK(!problem, Code::kIo, "/proc/self/exe: cannot be read: ", problem.message());
+  CLEAVE_CHECK(!problem, Code::kIo, "/proc/self/exe: cannot be read: ", problem.message(),
+               "; mount /proc");
   const fs::path folder = program.parent_path();
   return {folder / kLibrary, (folder / CLEAVE_LIBRARY_FOLDER / kLibrary).lexically_normal()};
 }

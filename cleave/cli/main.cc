@@ -9,6 +9,7 @@
 #include "cleave/base/log.h"
 #include "cleave/base/stop.h"
 #include "cleave/cli/program.h"
+#include "cleave/cli/shared_flags.h"
 #include "cleave/comm/launch/failure.h"
 
 namespace {
@@ -55,6 +56,7 @@ int main(int argc, char** argv) {
   // A parent that ignores SIGCHLD passes this on, and then a launcher could not wait for its ranks.
   std::signal(SIGCHLD, SIG_DFL);
   std::set_terminate(on_terminate);
+  cleave::cli::note_process_args({argv, argv + argc});
   return cleave::cli::run_program({argv + (argc > 0 ? 1 : 0), argv + argc},
                                   cleave::cli::all_commands());
 }
