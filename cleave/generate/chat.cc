@@ -97,8 +97,10 @@ class Chat {
         try {
           answer(*line);
         } catch (const Error& error) {
-          // The template refuses the message: some have no system message.
-          if (error.code() != Code::kFormat || !guard) throw;
+          // The template refuses the message: some have no system message. Or the tokenizer has
+          // more ids than the model.
+          const bool is_refused = error.code() == Code::kFormat || error.code() == Code::kShape;
+          if (!is_refused || !guard) throw;
           log_warning(error.what());
           history_.drop_last();
         }

@@ -307,6 +307,29 @@ TEST_F(ChatProgram, CtrlCAtThePrompt_ShowsItAgainAndCtrlDEnds) {
   EXPECT_EQ(chat.wait(), 0);
 }
 
+// As in a model folder whose added tokens were never trained.
+TEST_F(ChatProgram, TokenThatTheModelLacks_DoesNotEndAChatInATerminal) {
+  (void)losses("run", "chats.jsonl", {"--model", "llama-tiny"});
+  const std::string path = in("run/step_00000003/tokenizer.json");
+  json tokenizer = json::parse(std::ifstream(path));
+  tokenizer["added_tokens"].push_back({{"id", 257}, {"content", "zzz"}, {"special", false}});
+  std::filesystem::remove(path);
+  std::ofstream(path) << tokenizer;
+  TerminalProgram chat({test::program(), "generate", "--model", in("run/step_00000003"), "--chat",
+                        "--max-new-tokens", "2"});
+  (void)chat.read_until("> ");
+  chat.type("a zzz\n");
+  const std::string refusal = chat.read_until("\n> ");
+  EXPECT_NE(refusal.find("has id 257; the model's ids are 0 to 256; leave this one out"),
+            std::string::npos)
+      << refusal;
+  chat.type("a\n");
+  EXPECT_TRUE(chat.read_until("\n> ").ends_with("\n> "));
+  chat.type("\x04");
+  (void)chat.read_until("the end of the program");
+  EXPECT_EQ(chat.wait(), 0);
+}
+
 // Oracle: the evaluation of the run, whose weights and template the file has.
 TEST_F(ChatProgram, GgufFileAndTokenizerOfARun_KeepTheTemplate) {
   (void)losses("run", "chats.jsonl", {"--model", "llama-tiny"});
