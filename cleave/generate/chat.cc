@@ -145,8 +145,8 @@ class Chat {
     // From then on, most messages take the place of others: one warning is enough.
     if (dropped > 0 && !std::exchange(has_dropped_, true)) {
       warn("the conversation does not fit into the model's ", positions_,
-           " positions; from now on ",
-           "the oldest messages are dropped; /reset starts another conversation");
+           " positions; from now on the oldest messages are dropped; /reset starts another "
+           "conversation");
     }
     const std::string text = generated(prompt);
     history_.add("assistant", text);

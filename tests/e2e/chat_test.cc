@@ -242,7 +242,7 @@ TEST_F(ChatProgram, Chat_AnswersAsTheTextIsContinued) {
       << chat.err;
 }
 
-// A message and its answer have 71 bytes: three of them do not fit into 160 positions, and every
+// A message and its answer have about 70 bytes: three of them do not fit into 160 positions, and every
 // later message drops another two.
 TEST_F(ChatProgram, FullConversation_IsReportedOnceAndAgainAfterAReset) {
   std::ofstream(in("gpt2.json")) << json{
