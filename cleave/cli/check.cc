@@ -47,6 +47,16 @@ void refuse_dangling_link(std::string_view flag, const std::string& folder) {
   }
 }
 
+// Refuses a folder that would be in a file.
+void refuse_file_above(std::string_view flag, const std::string& folder) {
+  std::error_code problem;
+  fs::path path = fs::path(folder).parent_path();
+  while (path.has_relative_path() && !fs::exists(path, problem)) path = path.parent_path();
+  CLEAVE_CHECK(path.empty() || !fs::exists(path, problem) || fs::is_directory(path, problem),
+               Code::kIo, flag, ' ', folder, ": ", path.string(),
+               " is a file, and no folder can be in it; choose another folder");
+}
+
 // The newest checkpoint by its name, not one that a resumed run has renamed; empty if there is
 // none.
 std::string newest_checkpoint_in(const fs::path& run) {
@@ -166,10 +176,10 @@ void require_model(std::string_view flag, const std::string& model, bool takes_p
   if (fs::is_directory(model, problem)) return require_checkpoint(model);
   if (is_gguf(model)) return;
   if (is_hub_name(model)) return (void)hub_model(model, flag);
-  const bool is_name = model.find('/') == std::string::npos && !fs::exists(model, problem);
-  if (takes_presets && is_name) return;
   const bool is_config = takes_presets && fs::path(model).extension() == ".json";
   if (is_config) return require_file(flag, model);
+  const bool is_name = model.find('/') == std::string::npos && !fs::exists(model, problem);
+  if (takes_presets && is_name) return;
   CLEAVE_CHECK(!fs::exists(model, problem), Code::kIo, flag, ' ', model,
                ": is a file; expected a model or run folder, ",
                takes_presets ? "a GGUF file, a config.json with sizes, or the name of a preset"
@@ -178,6 +188,17 @@ void require_model(std::string_view flag, const std::string& model, bool takes_p
                              is_name ? "; a preset has no weights: train it with cleave train "
                                        "--model NAME --out DIR, then give DIR"
                                      : ""));
+}
+
+void require_adapter(const std::string& adapter) {
+  if (adapter.empty()) return;
+  refuse_tilde("--adapter", adapter);
+  if (is_hub_name(adapter)) return (void)hub_model(adapter, "--adapter");
+  std::error_code problem;
+  CLEAVE_CHECK(fs::is_directory(adapter, problem), Code::kIo, "--adapter ", adapter,
+               fs::exists(adapter, problem) ? ": is a file" : ": no such folder",
+               "; expected a PEFT folder, or the --out folder of a run with --lora");
+  require_checkpoint(adapter);
 }
 
 void require_tokenizer(const std::string& tokenizer) {
@@ -205,6 +226,7 @@ void require_chat_template(const std::string& chat_template) {
 void require_run_folder(const std::string& out) {
   refuse_tilde("--out", out);
   refuse_dangling_link("--out", out);
+  refuse_file_above("--out", out);
   std::error_code problem;
   if (!fs::exists(out, problem)) return;
   CLEAVE_CHECK(fs::is_directory(out, problem), Code::kIo, "--out ", out,

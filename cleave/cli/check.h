@@ -23,6 +23,10 @@ void require_checkpoint(const std::string& folder);
 /// `takes_presets`, a config.json or the name of a preset (without '/').
 void require_model(std::string_view flag, const std::string& model, bool takes_presets);
 
+/// Throws Error(kIo) unless `adapter` is a folder with a checkpoint if it is that of a run, a model
+/// of the Hugging Face cache, or empty.
+void require_adapter(const std::string& adapter);
+
 /// Throws Error(kIo) unless `tokenizer` is "bytes", a folder, a GGUF file, a model of the Hugging
 /// Face cache, or empty (the model's).
 void require_tokenizer(const std::string& tokenizer);
@@ -30,8 +34,8 @@ void require_tokenizer(const std::string& tokenizer);
 /// Throws Error(kIo) unless `chat_template` is "chatml", a file, or empty (the tokenizer's).
 void require_chat_template(const std::string& chat_template);
 
-/// Throws Error(kIo) if `out` is a file, Error(kUsage) if it is the folder of a checkpoint or of
-/// another model. It need not exist.
+/// Throws Error(kIo) if `out` is a file or would be in one, Error(kUsage) if it is the folder of a
+/// checkpoint or of another model. It need not exist.
 void require_run_folder(const std::string& out);
 
 /// Throws Error(kUsage) if folder `out` holds files, but none that a run writes: --resume would

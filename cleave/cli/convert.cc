@@ -74,7 +74,7 @@ int run(ConvertOptions& options, Words& words, const Flags& flags) {
   CLEAVE_CHECK(options.to != "gguf", Code::kUsage,
                "--to is gguf, the name of a format; give the file, as in --to model.gguf");
   require_model("--from", options.from, /*takes_presets=*/false);
-  require_checkpoint(options.adapter);
+  require_adapter(options.adapter);
   options.format = format_of(words.format);
   if (words.dtype == "f16") words.dtype = "fp16";
   if (words.dtype != "keep") options.dtype = words.dtype;

@@ -115,7 +115,11 @@ Object all_facts() {
   Object facts = {{"cleave", {{"version", version()}}}};
   facts["cleave"].update(library_facts());
   facts.update(machine_facts());
-  facts["problems"] = machine_problems(facts);
+  std::vector<std::string> problems = machine_problems(facts);
+  if (const Object& cleave = facts["cleave"]; !cleave.contains("libtorch_path")) {
+    problems.push_back("most commands cannot run: " + cleave["libcleave"].get<std::string>());
+  }
+  facts["problems"] = problems;
   return facts;
 }
 

@@ -7,7 +7,9 @@ namespace {
 void check(const EvalOptions& options) {
   check_inference(options);
   require_files("--data", options.data);
-  require_checkpoint(options.reference);
+  if (!options.reference.empty()) {
+    require_model("--reference", options.reference, /*takes_presets=*/false);
+  }
 }
 
 }  // namespace

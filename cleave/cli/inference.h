@@ -18,7 +18,7 @@ namespace cleave::cli {
 template <class Options>
 void check_inference(const Options& options) {
   require_model("--model", options.model, /*takes_presets=*/false);
-  require_checkpoint(options.adapter);
+  require_adapter(options.adapter);
   require_tokenizer(options.tokenizer);
   check_world(options.tp, {{"--ep", options.ep}});
 }

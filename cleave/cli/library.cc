@@ -23,7 +23,8 @@ constexpr const char* kFreeMemory = "; end other programs, or raise the memory l
 std::vector<fs::path> candidates() {
   std::error_code problem;
   const fs::path program = fs::read_symlink("/proc/self/exe", problem);
-  CLEAVE_CHECK(!problem, Code::kIo, "/proc/self/exe: cannot be read: ", problem.message());
+  CLEAVE_CHECK(!problem, Code::kIo, "/proc/self/exe: cannot be read: ", problem.message(),
+               "; mount /proc");
   const fs::path folder = program.parent_path();
   return {folder / kLibrary, (folder / CLEAVE_LIBRARY_FOLDER / kLibrary).lexically_normal()};
 }
@@ -38,6 +39,15 @@ void require_address_space() {
                " MiB; raise it with ulimit -v unlimited");
 }
 
+/// oneMKL ends the process when it is first used in a folder that was deleted, and names its
+/// library as the cause.
+void require_current_folder() {
+  std::error_code problem;
+  (void)fs::current_path(problem);
+  CLEAVE_CHECK(problem != std::errc::no_such_file_or_directory, Code::kIo,
+               "the current folder was deleted; change to one that exists (cd)");
+}
+
 /// Limits busy waiting of libgomp's threads to a fraction of a millisecond, unless the user sets
 /// it. A busy-waiting thread takes the core that another program, or the team's own last thread,
 /// needs: on a busy machine the work takes ten times as long.
@@ -49,6 +59,7 @@ void limit_busy_waiting() {
 
 void* load() {
   require_address_space();
+  require_current_folder();
   limit_busy_waiting();
   const std::vector<fs::path> paths = candidates();
   for (const fs::path& path : paths) {

@@ -9,6 +9,7 @@
 #include "cleave/base/log.h"
 #include "cleave/base/stop.h"
 #include "cleave/cli/program.h"
+#include "cleave/cli/shared_flags.h"
 #include "cleave/comm/launch/failure.h"
 
 namespace {
@@ -56,6 +57,7 @@ int main(int argc, char** argv) {
   action.sa_handler = SIG_DFL;
   sigaction(SIGCHLD, &action, nullptr);
   std::set_terminate(on_terminate);
+  cleave::cli::note_process_args({argv, argv + argc});
   return cleave::cli::run_program({argv + (argc > 0 ? 1 : 0), argv + argc},
                                   cleave::cli::all_commands());
 }

@@ -1,7 +1,6 @@
 #include "cleave/cli/shared_flags.h"
 
 #include <cstdlib>
-#include <fstream>
 #include <string_view>
 #include <utility>
 
@@ -24,6 +23,11 @@ std::string shell_word(std::string_view word) {
   std::string text = "'";
   for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return text + "'";
+}
+
+std::vector<std::string>& noted_args() {
+  static std::vector<std::string> args;
+  return args;
 }
 
 }  // namespace
@@ -54,11 +58,12 @@ std::optional<int> run_as_processes(const std::string& device, int num_ranks,
       {.num_ranks = num_ranks, .command = process_args(), .environment = std::move(environment)});
 }
 
+void note_process_args(std::vector<std::string> args) {
+  noted_args() = std::move(args);
+}
+
 std::vector<std::string> process_args() {
-  std::ifstream file("/proc/self/cmdline");  // each word ends with NUL
-  std::vector<std::string> words;
-  for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
-  return words;
+  return noted_args();
 }
 
 std::string shell_line(const std::vector<std::string>& words) {

@@ -32,7 +32,10 @@ option::Row quiet(bool* target);
 std::optional<int> run_as_processes(const std::string& device, int num_ranks,
                                     std::vector<std::string> environment = {});
 
-/// argv of this process.
+/// Notes argv of this process. /proc, which has it too, may be missing.
+void note_process_args(std::vector<std::string> args);
+
+/// argv of this process, as noted.
 std::vector<std::string> process_args();
 
 /// Words as one line, quoted for a shell.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
@@ -88,10 +89,14 @@ void require_tokenizer(const DatasetOptions& options, std::string_view need) {
 }
 
 void check_id(int64_t id, const DatasetOptions& options, const std::string& place) {
-  CLEAVE_CHECK(options.vocab_size == 0 || id < options.vocab_size, Code::kFormat, place,
-               ": the tokenizer (", options.tokenizer->kind(), ") gives id ", id,
-               ", the model's vocabulary has ", options.vocab_size,
-               "; use the tokenizer of the model, or remove this token from the text");
+  if (options.vocab_size == 0 || id < options.vocab_size) return;
+  using Json = nlohmann::json;  // a token may have control characters, and be no UTF-8
+  const std::string token = Json(options.tokenizer->token(id).value_or(""))
+                                .dump(-1, ' ', false, Json::error_handler_t::replace);
+  throw Error(Code::kFormat,
+              str(place, ": the tokenizer (", options.tokenizer->kind(), ") gives id ", id, ", ",
+                  token, ", the model's vocabulary has ", options.vocab_size,
+                  "; use the tokenizer of the model, or remove this token from the text"));
 }
 
 std::vector<int64_t> labels_of(const Sample& sample) {

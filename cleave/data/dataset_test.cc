@@ -416,7 +416,8 @@ TEST(OpenDataset, TokenizerThatDoesNotFit_IsRefused) {
   options.vocab_size = 256;
   const Error small = thrown_by([&] { open_dataset(options); });
   EXPECT_EQ(small.code(), Code::kFormat);
-  EXPECT_THAT(small.what(), HasSubstr("gives id 256, the model's vocabulary has 256"));
+  EXPECT_THAT(small.what(),
+              HasSubstr("gives id 256, \"<|endoftext|>\", the model's vocabulary has 256"));
   options.tokenizer = nullptr;
   const Error without = thrown_by([&] { open_dataset(options); });
   EXPECT_EQ(without.code(), Code::kUsage);

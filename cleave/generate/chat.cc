@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <optional>
 #include <unistd.h>
+#include <utility>
 
 #include "cleave/base/log.h"
 #include "cleave/generate/printer.h"
@@ -96,8 +97,10 @@ class Chat {
         try {
           answer(*line);
         } catch (const Error& error) {
-          // The template refuses the message: some have no system message.
-          if (error.code() != Code::kFormat || !guard) throw;
+          // The template refuses the message: some have no system message. Or the tokenizer has
+          // more ids than the model.
+          const bool is_refused = error.code() == Code::kFormat || error.code() == Code::kShape;
+          if (!is_refused || !guard) throw;
           log_warning(error.what());
           history_.drop_last();
         }
@@ -116,8 +119,10 @@ class Chat {
  private:
   void command(const std::string& line) {
     if (line == "/reset") {
+      has_dropped_ = false;
       history_.reset();
     } else if (line == "/system" || line.starts_with("/system ")) {
+      has_dropped_ = false;
       history_.set_system(line.substr(std::min<size_t>(line.size(), 8)));
     } else {
       log_warning("there is no command ", line.substr(0, line.find(' ')),
@@ -137,9 +142,11 @@ class Chat {
       history_.drop_last();
       return;
     }
-    if (dropped > 0) {
-      warn("the conversation does not fit into the model's ", positions_, " positions; the oldest ",
-           counted(dropped, "message"), dropped == 1 ? " is dropped" : " are dropped");
+    // From then on, most messages take the place of others: one warning is enough.
+    if (dropped > 0 && !std::exchange(has_dropped_, true)) {
+      warn("the conversation does not fit into the model's ", positions_,
+           " positions; from now on the oldest messages are dropped; /reset starts another "
+           "conversation");
     }
     const std::string text = generated(prompt);
     history_.add("assistant", text);
@@ -190,6 +197,7 @@ class Chat {
   int64_t positions_;
   std::string end_;
   int64_t num_answers_ = 0;
+  bool has_dropped_ = false;  // messages of this conversation
 };
 
 }  // namespace

@@ -74,7 +74,8 @@ struct ChatModel {
 /// Reads messages from stdin, one per line, and prints the answers on stdout until the input ends.
 /// Lines that begin with / are commands: /reset, /system TEXT. If stdin is a terminal, SIGINT ends
 /// the answer that is being made, not the chat. Throws Error(kFormat) if the template refuses a
-/// message; at a terminal it prints that instead, and forgets the message.
+/// message, Error(kShape) if the model lacks an id of it; at a terminal it prints that instead, and
+/// forgets the message.
 void run_chat(ChatModel chat);
 
 /// Prints the answer to each message, which is the first of a conversation of its own. Collective.

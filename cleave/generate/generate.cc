@@ -39,7 +39,7 @@ int64_t check_prompt(const Ids& prompt, int64_t number, const ModelFacts& facts)
   CLEAVE_CHECK(!prompt.empty(), Code::kUsage, "prompt ", number, " has no ids; give at least one");
   for (const int64_t id : prompt) {
     CLEAVE_CHECK(id >= 0 && id < facts.vocab_size, Code::kShape, "prompt ", number, " has id ", id,
-                 "; the model's ids are 0 to ", facts.vocab_size - 1);
+                 "; the model's ids are 0 to ", facts.vocab_size - 1, "; leave this one out");
   }
   const auto length = static_cast<int64_t>(prompt.size());
   CLEAVE_CHECK(length <= facts.max_positions, Code::kShape, "prompt ", number, " has ", length,

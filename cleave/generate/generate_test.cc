@@ -240,7 +240,7 @@ TEST(Generate, PromptLongerThanTheModel_NamesBothLengths) {
 TEST(Generate, IdOutsideTheVocabulary_IsNamed) {
   const auto model = small_model();
   const Error error = test::thrown_by([&] { generate(*model, Axis(), {{1}, {2, 13}}, {}); });
-  EXPECT_STREQ(error.what(), "prompt 2 has id 13; the model's ids are 0 to 12");
+  EXPECT_STREQ(error.what(), "prompt 2 has id 13; the model's ids are 0 to 12; leave this one out");
 }
 
 TEST(Generate, MoreSequencesThanBeams_IsRefused) {

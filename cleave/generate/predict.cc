@@ -50,6 +50,15 @@ std::vector<Texts> texts_of(const PredictOptions& options) {
   return texts;
 }
 
+/// A text for the terminal: with line breaks and other control characters as a JSON text.
+std::string shown(const std::string& text) {
+  const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
+  const bool has_control = std::any_of(text.begin(), text.end(), is_control);
+  if (!has_control) return text;
+  const bool has_del = text.find('\x7f') != std::string::npos;  // escaped only beside all non-ASCII
+  return nlohmann::json(text).dump(-1, ' ', has_del, nlohmann::json::error_handler_t::replace);
+}
+
 /// Fills in the rows and types of the texts.
 void encode(Prediction& p) {
   const bool has_pairs = std::any_of(p.texts.begin(), p.texts.end(),
@@ -59,9 +68,10 @@ void encode(Prediction& p) {
     CLEAVE_CHECK(!row.ids.empty(), Code::kUsage, "text ", p.rows.size() + 1,
                  " has no tokens; give some text");
     const int64_t largest = *std::max_element(row.ids.begin(), row.ids.end());
-    CLEAVE_CHECK(largest < p.runnable.facts().vocab_size, Code::kShape, "the tokenizer gives id ",
-                 largest, ", the model's vocab_size is ", p.runnable.facts().vocab_size,
-                 "; give the model's tokenizer with --tokenizer");
+    CLEAVE_CHECK(largest < p.runnable.facts().vocab_size, Code::kShape, "text ", p.rows.size() + 1,
+                 " has id ", largest, ", '", shown(p.tokenizer->token(largest).value_or("")),
+                 "'; the model's ids are 0 to ", p.runnable.facts().vocab_size - 1,
+                 "; leave this token out, or give the model's tokenizer with --tokenizer");
     row.token_types.resize(row.ids.size());
     if (has_pairs) p.types.push_back(std::move(row.token_types));
     p.rows.push_back(std::move(row.ids));
@@ -73,15 +83,6 @@ struct Output {
   ordered_json json;
   std::string text;
 };
-
-/// A text for the terminal: with line breaks and other control characters as a JSON text.
-std::string shown(const std::string& text) {
-  const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
-  const bool has_control = std::any_of(text.begin(), text.end(), is_control);
-  if (!has_control) return text;
-  const bool has_del = text.find('\x7f') != std::string::npos;  // escaped only beside all non-ASCII
-  return nlohmann::json(text).dump(-1, ' ', has_del, nlohmann::json::error_handler_t::replace);
-}
 
 std::string line_of(const std::string& name, double probability) {
   return str("  ", fixed_text(probability, 4), "  ", shown(name), '\n');

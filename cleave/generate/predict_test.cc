@@ -185,6 +185,13 @@ TEST_F(MaskedWords, WordWithAControlCharacter_IsPrintedAsJson) {
   EXPECT_NE(out.find("  \"\\u001b["), std::string::npos) << out;
 }
 
+TEST_F(MaskedWords, TokenThatTheModelLacks_IsNamed) {
+  std::ofstream(folder_ / "m/vocab.txt", std::ios::app) << "new\n";
+  EXPECT_EQ(refusal("new [MASK]"),
+            "text 1 has id 50, 'new'; the model's ids are 0 to 49; leave this token out, or give "
+            "the model's tokenizer with --tokenizer");
+}
+
 TEST_F(MaskedWords, TextWithoutMask_NamesALargerLengthOnlyWhereItHelps) {
   EXPECT_EQ(refusal("a"),
             "text 1 has no [MASK] in its 3 tokens; put it where a word is to be predicted");

@@ -107,6 +107,16 @@ size_t common_prefix(const std::string& a, const std::string& b) {
   return same;
 }
 
+/// Whether a run of byte tokens that were held back has an invalid byte: four more bytes would have
+/// completed any character. The run is then held back to its end.
+bool has_invalid_byte(const Tokenizer& tokenizer, std::span<const int64_t> held_back) {
+  constexpr size_t kLongestCharacter = 4;
+  if (held_back.size() < kLongestCharacter) return false;
+  const auto last = held_back.last(kLongestCharacter);
+  return std::all_of(last.begin(), last.end(),
+                     [&](int64_t id) { return is_byte_token(tokenizer, id); });
+}
+
 }  // namespace
 
 std::vector<int64_t> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
@@ -169,7 +179,20 @@ std::string StreamDecoder::take(const std::string& text, size_t settled) {
   settled = std::max(settled, same);
   std::string added = text.substr(same, settled - same);
   shown_ = text.substr(0, settled);
-  if (settled < text.size() || added.empty()) return added;
+  if (settled < text.size()) {
+    // Only the last bytes are open. Without this, a long run of bytes that are no text would be
+    // decoded again for each of them.
+    constexpr size_t kLongWindow = 64;
+    if (window_.size() > kLongWindow) {
+      const size_t dropped = window_.size() - kLongWindow / 2;
+      window_.erase(window_.begin(), window_.begin() + static_cast<std::ptrdiff_t>(dropped));
+      num_settled_ -= std::min(num_settled_, dropped);
+      shown_ = tokenizer_->decode(window_, skip_special_);
+      shown_.resize(shown_.size() - (text.size() - settled));
+    }
+    return added;
+  }
+  if (added.empty()) return added;
   window_.erase(window_.begin(), window_.begin() + static_cast<std::ptrdiff_t>(num_settled_));
   num_settled_ = window_.size();
   shown_ = tokenizer_->decode(window_, skip_special_);
@@ -183,9 +206,14 @@ void StreamDecoder::skip(std::span<const int64_t> ids) {
 }
 
 std::string StreamDecoder::push(int64_t id) {
+  // They have no text, and end no run of byte tokens.
+  if ((skip_special_ && tokenizer_->is_special(id)) || !tokenizer_->token(id)) return "";
+  in_byte_run_ = is_byte_token(*tokenizer_, id);
+  const bool stays_held =
+      in_byte_run_ &&
+      has_invalid_byte(*tokenizer_, std::span<const int64_t>(window_).subspan(num_settled_));
   window_.push_back(id);
-  const bool is_left_out = skip_special_ && tokenizer_->is_special(id);
-  if (!is_left_out) in_byte_run_ = is_byte_token(*tokenizer_, id);
+  if (stays_held) return "";
   const std::string text = tokenizer_->decode(window_, skip_special_);
   if (in_byte_run_ && text.find(kReplacementBytes, common_prefix(shown_, text)) != text.npos) {
     return "";

@@ -4,7 +4,9 @@
 #include <fstream>
 #include <memory>
 #include <numeric>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -278,6 +280,59 @@ TEST(StreamDecoder, AnyIds_GiveTheDecodedText) {
     }
     EXPECT_EQ(StreamDecoder(pieces).finish(of_pieces), pieces->decode(of_pieces, true)) << round;
     EXPECT_EQ(streamed(bytes, of_bytes), bytes->decode(of_bytes, true)) << round;
+  }
+}
+
+/// Counts the ids that another tokenizer decodes.
+class CountedTokenizer final : public Tokenizer {
+ public:
+  explicit CountedTokenizer(std::shared_ptr<const Tokenizer> inner) : inner_(std::move(inner)) {}
+  [[nodiscard]] int64_t vocab_size() const override { return inner_->vocab_size(); }
+  [[nodiscard]] std::optional<std::string> token(int64_t id) const override {
+    return inner_->token(id);
+  }
+  [[nodiscard]] std::optional<int64_t> id_of(std::string_view token) const override {
+    return inner_->id_of(token);
+  }
+  [[nodiscard]] bool is_special(int64_t id) const override { return inner_->is_special(id); }
+  [[nodiscard]] size_t num_decoded() const { return num_decoded_; }
+
+ protected:
+  [[nodiscard]] Ids encode_text(std::string_view text, bool parse_special) const override {
+    return inner_->encode(text, {.add_special = false, .parse_special = parse_special});
+  }
+  [[nodiscard]] std::string decode_ids(std::span<const int64_t> ids) const override {
+    num_decoded_ += ids.size();
+    return inner_->decode(ids);
+  }
+
+ private:
+  std::shared_ptr<const Tokenizer> inner_;
+  mutable size_t num_decoded_ = 0;
+};
+
+// Ids without text, and bytes that are no text. Each id is decoded with those of a window that does
+// not grow; after the run, the whole once.
+TEST(StreamDecoder, LongRunsWithoutText_TakeTimeInProportionToTheirLength) {
+  constexpr size_t kMost = 64 + 32;  // ids that a push may decode
+  const auto bytes = byte_tokenizer();
+  const auto pieces = sentence_piece_like();
+  const std::pair<std::shared_ptr<const Tokenizer>, Ids> cases[] = {
+      {bytes, {256}},  {bytes, {1000}},        {bytes, {0xFF}},
+      {bytes, {0xE4}}, {bytes, {0xF0, 0x9F}},  {bytes, {0xF0, 0x9F, 0x98, 0x80}},
+      {pieces, {0}},   {pieces, {7}},          {pieces, {4, 5, 7}},
+      {pieces, {4}},   {pieces, {1000, 7, 0}}, {pieces, {4, 5, 0, 1000, 4}}};
+  for (const auto& [tokenizer, period] : cases) {
+    Ids ids(3000);
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = period[i % period.size()];
+    ids.push_back(tokenizer == bytes ? 'x' : 3);
+    const auto counted = std::make_shared<CountedTokenizer>(tokenizer);
+    StreamDecoder stream(counted);
+    std::string text;
+    for (const int64_t id : ids) text += stream.push(id);
+    text += stream.finish();
+    EXPECT_EQ(text, tokenizer->decode(ids, true)) << testing::PrintToString(period);
+    EXPECT_LT(counted->num_decoded(), ids.size() * kMost) << testing::PrintToString(period);
   }
 }
 

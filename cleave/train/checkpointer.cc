@@ -96,12 +96,12 @@ void Checkpointer::load(RunState& state) {
 /// The losses of other evaluation data cannot be compared with the best one so far.
 void Checkpointer::forget_best_of_other_data(const Json& saved, RunState& state) const {
   const int64_t best = state.early_stop.state().best_step;
-  if (best < 0 || !setup_.eval_data || !saved.has("eval_data") ||
+  if (!setup_.eval_data || !saved.has("eval_data") ||
       saved.at("eval_data").as_string() == to_hex(setup_.eval_data->fingerprint())) {
     return;
   }
   state.early_stop.restore({});
-  if (!is_first()) return;
+  if (!is_first() || best < 0) return;
   log_warning("the evaluation data changed since the best evaluation, after step ", best,
               "; only evaluations from now on are compared with each other");
 }

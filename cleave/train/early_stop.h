@@ -10,7 +10,7 @@ class EarlyStop {
  public:
   /// What a checkpoint keeps.
   struct State {
-    int64_t best_step = -1;  ///< -1: not evaluated yet
+    int64_t best_step = -1;  ///< -1: no evaluation with a finite loss yet
     double best_loss = std::numeric_limits<double>::infinity();
     int64_t num_worse = 0;  ///< evaluations since the best
   };

@@ -15,9 +15,11 @@
 #include "cleave/checkpoint/names.h"
 #include "cleave/checkpoint/run_folder.h"
 #include "cleave/comm/api/world.h"
+#include "cleave/mesh/mesh.h"
 #include "cleave/report/metrics.h"
 #include "cleave/text/json.h"
 #include "cleave/train/options.h"
+#include "cleave/train/resume.h"
 #include "cleave/train/setup.h"
 #include "cleave/train/trainer.h"
 #include "tests/support/captured_stdout.h"
@@ -45,6 +47,24 @@ TEST(EarlyStop, EvaluationsInARowWithoutImprovement_EndTheRun) {
   EarlyStop off(0);
   for (int i = 0; i < 9; ++i) off.note(i, 1);
   EXPECT_FALSE(off.is_over());
+}
+
+// JSON has no NaN and no infinity: there is no best loss to save.
+TEST(EarlyStop, EvaluationsThatAreNotFinite_AreCountedAlsoAfterAResume) {
+  const TempFolder folder;
+  TrainOptions o = test::small_run(folder);
+  o.early_stop = 3;
+  const TrainSetup setup = make_setup(o, 0);
+  run_ranks(1, [&](World& world) {
+    const auto mesh = Mesh::build(world, {{"tp", 1}});
+    RunState state(setup), resumed(setup);
+    for (const double loss : {std::nan(""), INFINITY}) state.early_stop.note(1, loss);
+    resumed.restore(Json::parse(state.json(setup, mesh), "state.json"), o.out);
+    EXPECT_FALSE(resumed.early_stop.is_over());
+    resumed.early_stop.note(3, std::nan(""));
+    EXPECT_TRUE(resumed.early_stop.is_over());
+    EXPECT_EQ(resumed.early_stop.state().best_step, -1);
+  });
 }
 
 /// A run whose weights, and so its evaluations, stay the same.

@@ -67,8 +67,8 @@ std::string RunState::json(const TrainSetup& setup, const Mesh& mesh) const {
   if (best.best_step >= 0) {
     state["best_step"] = best.best_step;
     state["best_loss"] = best.best_loss;
-    state["worse_evaluations"] = best.num_worse;
   }
+  if (best.best_step >= 0 || best.num_worse > 0) state["worse_evaluations"] = best.num_worse;
   // Without evaluations now, the best one so far stays that of the data before.
   const std::string evaluated =
       setup.eval_data ? to_hex(setup.eval_data->fingerprint()) : eval_data;
@@ -96,11 +96,13 @@ void RunState::restore(const Json& state, const std::string& out) {
   evaluation_is_pending = state.bool_or("evaluation_is_pending", false);
   eval_data = state.string_or("eval_data", "");
   // Also without --early-stop now: the best checkpoint stays.
-  if (state.has("best_step")) {
-    early_stop.restore({.best_step = state.at("best_step").as_int(0),
-                        .best_loss = state.at("best_loss").as_number(),
-                        .num_worse = state.at("worse_evaluations").as_int(0)});
+  if (!state.has("worse_evaluations")) return;
+  EarlyStop::State best{.num_worse = state.at("worse_evaluations").as_int(0)};
+  if (state.has("best_step")) {  // no loss was finite yet otherwise
+    best.best_step = state.at("best_step").as_int(0);
+    best.best_loss = state.at("best_loss").as_number();
   }
+  early_stop.restore(best);
 }
 
 void save_options(nlohmann::ordered_json& state, TrainOptions options) {

@@ -69,10 +69,16 @@ bool is_config(const std::string& model) {
 }
 
 /// config.json of a new model from a preset or a file, with the tokenizer's vocabulary size and
-/// special ids; generation stops at its end id.
+/// special ids; generation stops at its end id. Throws Error(kShape) if the file has fewer ids.
 Json config_of_new(const std::string& name, const Tokenizer& tokenizer) {
   const Json base =
       is_config(name) ? Json::parse_file(name) : preset_config(name, tokenizer.vocab_size());
+  if (is_config(name) && base.has("vocab_size")) {
+    const int64_t vocab_size = base.at("vocab_size").as_int();
+    CLEAVE_CHECK(tokenizer.vocab_size() <= vocab_size, Code::kShape, name, ": vocab_size is ",
+                 vocab_size, ", and the tokenizer (", tokenizer.kind(), ") has ",
+                 tokenizer.vocab_size(), " ids; leave vocab_size out, or raise it");
+  }
   auto json = nlohmann::ordered_json::parse(base.dump());
   if (!base.has("vocab_size")) json["vocab_size"] = tokenizer.vocab_size();
   const SpecialIds& special = tokenizer.special();

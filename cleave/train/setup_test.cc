@@ -178,6 +178,20 @@ TEST_F(Setup, NewModels_ReadBytes) {
   EXPECT_EQ(make_setup(preset, 0).tokenizer->kind(), "bytes");
 }
 
+TEST_F(Setup, SizesWithFewerIdsThanTheTokenizer_AreRefusedByTheNameOfTheFile) {
+  auto config = nlohmann::json::parse(llama_config());
+  config["vocab_size"] = 100;
+  const std::string path = folder_ / "few.json";
+  std::ofstream(path) << config.dump();
+  for (const char* data : {"text.txt", "rows.jsonl"}) {
+    const Error error = thrown_by([&, data] { make_setup(options("few.json", data), 0); });
+    EXPECT_EQ(error.code(), Code::kShape);
+    EXPECT_EQ(error.what(), path +
+                                ": vocab_size is 100, and the tokenizer (bytes) has 257 ids; "
+                                "leave vocab_size out, or raise it");
+  }
+}
+
 // The default padding id of the family, 1, would keep a byte's row of the embedding at zero.
 TEST_F(Setup, NewModelWithoutPaddingToken_HasNone) {
   auto config = nlohmann::json::parse(llama_config());

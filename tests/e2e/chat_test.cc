@@ -242,6 +242,24 @@ TEST_F(ChatProgram, Chat_AnswersAsTheTextIsContinued) {
       << chat.err;
 }
 
+// A message and its answer have about 70 bytes: three of them do not fit into 160 positions, and every
+// later message drops another two.
+TEST_F(ChatProgram, FullConversation_IsReportedOnceAndAgainAfterAReset) {
+  std::ofstream(in("gpt2.json")) << json{
+      {"model_type", "gpt2"}, {"n_embd", 32}, {"n_layer", 1}, {"n_head", 2}, {"n_positions", 160}};
+  (void)losses("run", "chats.jsonl", {"--model", in("gpt2.json")});
+  const RunResult chat =
+      run_cleave({"generate", "--model", in("run"), "--chat", "--max-new-tokens", "6"},
+                 {.input = "a\na\na\na\na\n/reset\na\na\na\na\n"});
+  ASSERT_EQ(chat.exit_code, 0) << chat.err;
+  const std::string line = "warning: the conversation does not fit into the model's 160 positions;";
+  const size_t first = chat.err.find(line);
+  ASSERT_NE(first, std::string::npos) << chat.err;
+  const size_t second = chat.err.find(line, first + 1);
+  ASSERT_NE(second, std::string::npos) << chat.err;
+  EXPECT_EQ(chat.err.find(line, second + 1), std::string::npos) << chat.err;
+}
+
 // Oracle: the same messages on stdin, with a new conversation for each.
 TEST_F(ChatProgram, Prompts_AreAnsweredEachInAConversationOfItsOwn) {
   (void)losses("run", "chats.jsonl", {"--model", "llama-tiny"});
@@ -284,6 +302,29 @@ TEST_F(ChatProgram, CtrlCAtThePrompt_ShowsItAgainAndCtrlDEnds) {
   chat.type("a\n");
   const std::string answer = chat.read_until("\n> ");
   EXPECT_TRUE(answer.ends_with("\n> ")) << answer;
+  chat.type("\x04");
+  (void)chat.read_until("the end of the program");
+  EXPECT_EQ(chat.wait(), 0);
+}
+
+// As in a model folder whose added tokens were never trained.
+TEST_F(ChatProgram, TokenThatTheModelLacks_DoesNotEndAChatInATerminal) {
+  (void)losses("run", "chats.jsonl", {"--model", "llama-tiny"});
+  const std::string path = in("run/step_00000003/tokenizer.json");
+  json tokenizer = json::parse(std::ifstream(path));
+  tokenizer["added_tokens"].push_back({{"id", 257}, {"content", "zzz"}, {"special", false}});
+  std::filesystem::remove(path);
+  std::ofstream(path) << tokenizer;
+  TerminalProgram chat({test::program(), "generate", "--model", in("run/step_00000003"), "--chat",
+                        "--max-new-tokens", "2"});
+  (void)chat.read_until("> ");
+  chat.type("a zzz\n");
+  const std::string refusal = chat.read_until("\n> ");
+  EXPECT_NE(refusal.find("has id 257; the model's ids are 0 to 256; leave this one out"),
+            std::string::npos)
+      << refusal;
+  chat.type("a\n");
+  EXPECT_TRUE(chat.read_until("\n> ").ends_with("\n> "));
   chat.type("\x04");
   (void)chat.read_until("the end of the program");
   EXPECT_EQ(chat.wait(), 0);

@@ -1,6 +1,7 @@
 // The commands that need no libtorch: launch, tokenize, inspect, report, doctor, completion, bench
 // collectives.
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -345,6 +346,24 @@ TEST(Doctor, FewOpenFiles_IsNamedAsAProblem) {
   EXPECT_TRUE(
       contains(ran.out, "problem: only 128 files can be open; raise the limit: ulimit -n 1024"))
       << ran.out;
+}
+
+// oneMKL would end a command that computes, with an error about its own library.
+TEST(Doctor, CurrentFolderThatWasDeleted_IsReportedLikeInOtherCommands) {
+  const TempFolder folder;
+  const auto in_deleted = [&](const Words& command) {
+    const std::string gone = folder / "gone";
+    std::filesystem::create_directory(gone);
+    Words words{"/bin/bash", "-c", "cd \"$1\" && rmdir \"$1\" && shift && exec \"$@\"",
+                "bash",      gone, test::program()};
+    words.insert(words.end(), command.begin(), command.end());
+    return run_program(words);
+  };
+  const std::string text = "the current folder was deleted; change to one that exists (cd)\n";
+  EXPECT_TRUE(contains(in_deleted({"doctor"}).out, "problem: most commands cannot run: " + text));
+  const RunResult ran = in_deleted({"plan"});
+  EXPECT_EQ(ran.exit_code, 5);
+  EXPECT_EQ(ran.err, "cleave: " + text);
 }
 
 TEST(Completion, Bash_ParsesAndCompletes) {

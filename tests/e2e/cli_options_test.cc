@@ -406,6 +406,7 @@ TEST_F(Options, MoreRanksThanGpus_AreReportedOnceBeforeAnyStarts) {
 }
 
 TEST_F(Options, EveryEvalFlag_ReachesItsOption) {
+  std::filesystem::create_directory(in("ref"));
   const json wanted = {{"model", in("model")},
                        {"data", {in("a.txt"), in("b.txt")}},
                        {"task", "dpo"},

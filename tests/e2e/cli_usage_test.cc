@@ -1,5 +1,6 @@
 // What the program prints before it loads libcleave: help, and refusals.
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -8,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "cleave/base/str.h"
 #include "cleave/report/record.h"
 #include "tests/e2e/fake_program.h"
 #include "tests/support/level.h"
@@ -403,6 +405,30 @@ TEST_F(Usage, MissingFiles_AreIoErrors) {
                  "--data @data.txt,b.txt: no such file; separate files by spaces");
   expect_refused({"train", "--data", "@data.txt:1,b.txt:2", "--out", "@new"}, 5,
                  "--data @data.txt:1,b.txt: no such file; separate files by spaces");
+}
+
+TEST_F(Usage, MissingAdaptersAndReferences_AreNamedWithTheirFlag) {
+  const std::string adapters = "; expected a PEFT folder, or the --out folder of a run with --lora";
+  for (const Words& command : {Words{"generate", "--prompt", "x"},
+                               {"eval", "--data", "@data.txt"},
+                               {"predict", "--text", "x"},
+                               {"convert", "--to", "@new"}}) {
+    for (const auto& [adapter, problem] :
+         {std::pair{"@nope", ": no such folder"}, {"@data.txt", ": is a file"}}) {
+      Words words = command;
+      const char* model = command.front() == "convert" ? "--from" : "--model";
+      words.insert(words.end(), {model, "@model", "--adapter", adapter});
+      expect_refused(words, 5, str("--adapter ", adapter, problem, adapters));
+    }
+  }
+  expect_refused(
+      {"eval", "--model", "@model", "--data", "@data.txt", "--task", "dpo", "--reference", "@nope"},
+      5, "--reference @nope: no such folder");
+  expect_refused({"plan", "--model", "nope.json"}, 5,
+                 "--model nope.json: No such file or directory");
+  expect_refused({"train", "--data", "@data.txt", "--out", "@data.txt/runs/new"}, 5,
+                 "--out @data.txt/runs/new: @data.txt is a file, and no folder can be in it; "
+                 "choose another folder");
 }
 
 // As in --out=~/run, where the shell leaves the ~ as it is: a folder of that name would be made.

@@ -45,6 +45,17 @@ TEST(Launch, EndOfChildrenIsIgnored_ExitCodesArrive) {
   EXPECT_EQ(ran.exit_code, 9) << ran.err;
 }
 
+TEST(Launch, WithoutProc_ExitCodesArrive) {
+  const RunResult ran =
+      run_program({"/usr/bin/env", "unshare", "-m", "sh", "-c",
+                   "mount -t tmpfs none /proc || exit 77; exec \"$@\"", "sh", test::program(),
+                   "launch", "-n", "2", "/bin/bash", "-c", "exit $((RANK * 9))"});
+  if (ran.exit_code == 77 || ran.err.find("unshare") != std::string::npos) {
+    GTEST_SKIP() << "needs the right to mount a file system";
+  }
+  EXPECT_EQ(ran.exit_code, 9) << ran.err;
+}
+
 TEST(Launch, CommandInPlaceOfAProgram_IsRefusedWithTheCommandLineThatIsMeant) {
   const std::string program = test::program();
   const RunResult ran = run_cleave({"launch", "-n", "2", "--", "train", "--data", "my text.txt"});

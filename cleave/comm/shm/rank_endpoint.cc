@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -114,6 +116,8 @@ char process_state(int pid) {
   std::ifstream file(str("/proc/", pid, "/stat"));
   std::string text;
   std::getline(file, text);
+  // Also where /proc is not mounted: kill() finds every process, even one of another user.
+  if (text.empty()) return kill(pid, 0) == 0 || errno != ESRCH ? '?' : '\0';
   const size_t end = text.rfind(") ");  // the end of its name, which may contain anything
   return end == std::string::npos || end + 2 == text.size() ? '\0' : text[end + 2];
 }

@@ -20,8 +20,8 @@ namespace cleave::inline comm {
 /// text. An Error stays as it is.
 Error as_error(const std::exception_ptr& caught);
 
-/// The state of a process as ps shows it: 'T' is stopped, 'Z' a zombie. 0 if there is no such
-/// process.
+/// The state of a process as ps shows it: 'T' is stopped, 'Z' a zombie, '?' unknown, because /proc
+/// is missing. 0 if there is no such process.
 char process_state(int pid);
 
 /// One rank's handle on the shared segment: its identity, its wait options, and how it fails.
