@@ -41,10 +41,8 @@ void refuse_tables(const DatasetOptions& options) {
                  file, " >rows.jsonl");
     CLEAVE_CHECK(
         !is_table(file), Code::kUsage, file, " is a table, which task ", is_lm ? "lm" : "mlm",
-        " would read as plain text; ",
-        is_lm ? ""
-              : "train with --task classify, multilabel or regression to learn its labels, or ",
-        "put its texts into JSONL with \"text\"");
+        " would read as plain text; train with --task classify, multilabel or regression to learn "
+        "its labels, or put its texts into JSONL with \"text\"");
   }
 }
 

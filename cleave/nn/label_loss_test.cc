@@ -1,6 +1,7 @@
 #include "cleave/nn/label_loss.h"
 
 #include <cmath>
+#include <vector>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -97,7 +98,7 @@ TEST(BinaryCrossEntropy, LargeNarrowLogits_HaveAFiniteLossInFp32) {
 }
 
 TEST(BinaryCrossEntropy, OtherNumbersOfClasses_AreRefused) {
-  for (const at::IntArrayRef sizes : {at::IntArrayRef({3, 1}), at::IntArrayRef({2, 2})}) {
+  for (const auto& sizes : {std::vector<int64_t>{3, 1}, std::vector<int64_t>{2, 2}}) {
     const Error error = test::thrown_by([&] {
       binary_cross_entropy(DTensor(at::zeros({3, 2}), Axis(), Replicate{}),
                            at::zeros(sizes, at::kDouble));

@@ -266,7 +266,7 @@ INSTANTIATE_TEST_SUITE_P(Families, ClassifierFromLanguageModel,
                                          Start{test::kLlamaConfig,
                                                "LlamaForSequenceClassification"},
                                          Start{test::kGpt2Config, "GPT2ForSequenceClassification"}),
-                         [](const auto& info) { return info.param.classifier; });
+                         [](const auto& start) { return start.param.classifier; });
 
 /// What `train --task TASK` says of a folder with this config.json.
 std::string refusal(const std::string& config, const std::string& task) {

@@ -447,14 +447,16 @@ TEST_F(Setup, TableForALanguageModel_IsRefusedWithTheRemedy) {
   const Error lm = thrown_by([&] { make_setup(options("sizes.json", "table.csv"), 0); });
   EXPECT_EQ(lm.code(), Code::kUsage);
   EXPECT_THAT(lm.what(), HasSubstr("table.csv is a table, which task lm would read as plain text; "
-                                   "put its texts into JSONL with \"text\""));
+                                   "train with --task classify, multilabel or regression to learn "
+                                   "its labels, or put its texts into JSONL with \"text\""));
   TrainOptions o = options("m", "table.csv");
   o.model = "bert-tiny";
   const Error mlm = thrown_by([&] { make_setup(o, 0); });
   EXPECT_EQ(mlm.code(), Code::kUsage);
-  EXPECT_THAT(mlm.what(),
-              HasSubstr("task mlm would read as plain text; train with --task classify "
-                        "or regression to learn its labels, or put its texts into JSONL"));
+  EXPECT_THAT(
+      mlm.what(),
+      HasSubstr("task mlm would read as plain text; train with --task classify, "
+                "multilabel or regression to learn its labels, or put its texts into JSONL"));
   o.task = "classify";
   EXPECT_EQ(make_setup(o, 0).data->sample(0).label, 1);
 }

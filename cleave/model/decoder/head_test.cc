@@ -72,7 +72,8 @@ INSTANTIATE_TEST_SUITE_P(Layouts, ClassifierGolden, ::testing::ValuesIn(layouts(
 Json config_of(const std::string& type, const std::string& architecture,
                const std::string& more = "") {
   return Json::parse(str(R"({"vocab_size": 11, "hidden_size": 8, "intermediate_size": 12,
-      "num_hidden_layers": 1, "num_attention_heads": 2, "model_type": ")",
+      "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2,
+      "model_type": ")",
                          type, R"(", "architectures": [")", architecture, "\"]", more, "}"),
                      "config.json");
 }
