@@ -16,6 +16,7 @@ struct LabelTask {
 /// The task, and the problem_type, of a model whose one label is a number, not a probability.
 inline constexpr std::string_view kRegression = "regression";
 
+/// All of them.
 inline constexpr std::array<LabelTask, 3> kLabelTasks{
     {{.name = "classify", .problem_type = "single_label_classification"},
      {.name = "multilabel", .problem_type = "multi_label_classification"},
