@@ -242,8 +242,8 @@ TEST_F(ChatProgram, Chat_AnswersAsTheTextIsContinued) {
       << chat.err;
 }
 
-// A message and its answer have about 70 bytes: three of them do not fit into 160 positions, and every
-// later message drops another two.
+// A message and its answer have about 70 bytes: three of them do not fit into 160 positions, and
+// every later message drops another two.
 TEST_F(ChatProgram, FullConversation_IsReportedOnceAndAgainAfterAReset) {
   std::ofstream(in("gpt2.json")) << json{
       {"model_type", "gpt2"}, {"n_embd", 32}, {"n_layer", 1}, {"n_head", 2}, {"n_positions", 160}};
