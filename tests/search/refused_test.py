@@ -18,7 +18,7 @@ CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_
           "num_hidden_layers": 4, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 4,
           "max_position_embeddings": 32}
 FILES = {"sizes.json": json.dumps(CONFIG), "text.txt": "a" * 2000, "plan.json": '{"lm_head": {"style": "colwise"}}',
-         "rows.jsonl": '{"input_ids": [1, 2, 3], "label": "x"}\n'}
+         "rows.jsonl": '{"input_ids": [1, 2, 3], "label": 0}\n{"input_ids": [4, 5], "label": 1}\n'}
 # Where the flags have no others.
 USUAL = {"--data": "text.txt", "--seq-len": "16", "--batch-size": "4", "--steps": "4"}
 # Two of them that have a flag in common are no combination.
