@@ -415,7 +415,8 @@ class DryRank {
       // Labels as the model's task has them: one per token, per sequence, or per class.
       const bool is_multilabel = model_->task() == "multilabel";
       auto sizes = x.local().sizes().vec();
-      if (!is_multilabel) sizes.pop_back();
+      sizes.pop_back();
+      if (is_multilabel) sizes.push_back(x.size(-1));  // on every rank, those of all classes
       const auto type = is_multilabel || model_->task() == "regression" ? at::kDouble : at::kLong;
       live.outputs = {label_loss(x, on_meta(sizes, type), step_.tokens()).local()};
     } else {
