@@ -58,7 +58,7 @@ TEST(EarlyStop, EvaluationsThatAreNotFinite_AreCountedAlsoAfterAResume) {
   run_ranks(1, [&](World& world) {
     const auto mesh = Mesh::build(world, {{"tp", 1}});
     RunState state(setup), resumed(setup);
-    for (const double loss : {std::nan(""), INFINITY}) state.early_stop.note(1, loss);
+    for (const double loss : {std::nan(""), double{INFINITY}}) state.early_stop.note(1, loss);
     resumed.restore(Json::parse(state.json(setup, mesh), "state.json"), o.out);
     EXPECT_FALSE(resumed.early_stop.is_over());
     resumed.early_stop.note(3, std::nan(""));
