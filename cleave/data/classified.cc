@@ -393,7 +393,7 @@ std::vector<std::string> class_names(const std::vector<std::string>& files) {
 }
 
 std::vector<std::string> multilabel_names(const std::vector<std::string>& files) {
-  const std::vector<std::string> columns = class_columns(files.front());
+  std::vector<std::string> columns = class_columns(files.front());
   ClassNames names;
   for (const std::string& file : files) {
     const std::vector<std::string> own = class_columns(file);
