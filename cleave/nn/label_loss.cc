@@ -14,6 +14,12 @@ at::ScalarType loss_type(const Tensor& logits) {
   return logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
+/// -ln(sigmoid(x)). libtorch's log_sigmoid does not run on the meta device, which forecasts need.
+Tensor minus_log_sigmoid(const Tensor& x) {
+  constexpr double kLargest = 40;  // beyond it ln(1 + exp(-x)) is -x in fp64, too
+  return at::softplus(x.neg(), /*beta=*/1, kLargest);
+}
+
 int64_t divisor_of(const Tensor& labels, int64_t count) {
   return count > 0 ? count : has_label(labels).sum().item<int64_t>();
 }
@@ -52,8 +58,8 @@ DTensor binary_cross_entropy(const DTensor& logits, const Tensor& labels, int64_
   const DTensor whole = logits.redistribute(Replicate{});
   const at::ScalarType type = loss_type(whole.local());
   const Tensor missing = has_label(labels).bitwise_not();
-  const Tensor losses = at::binary_cross_entropy_with_logits(
-      whole.local().to(type), labels.to(type).masked_fill(missing, 0), {}, {}, at::Reduction::None);
+  const Tensor x = whole.local().to(type), y = labels.to(type).masked_fill(missing, 0);
+  const Tensor losses = y * minus_log_sigmoid(x) + (1 - y) * minus_log_sigmoid(x.neg());
   const auto divisor = static_cast<double>(divisor_of(labels, count));
   return whole.with(losses.masked_fill(missing, 0).sum() / divisor, Replicate{});
 }

@@ -188,6 +188,28 @@ TEST(Forecast, ExpertsOnSplitRanks_SendNoMoreThanAnMlp) {
   EXPECT_NEAR(mixtral.flops - llama.flops, 3.0 * 2 * 48 * 4 * (5 * 16 + 3 * 16 * 32), 1e-3);
 }
 
+// Each kind of labels has a loss that runs on the meta device.
+TEST(Forecast, LabelsOfSequences_AreForecastOnOneRankAndTwo) {
+  const std::map<std::string, int> num_labels{
+      {"single_label_classification", 3}, {"multi_label_classification", 3}, {"regression", 1}};
+  for (const auto& [problem, number] : num_labels) {
+    auto json = nlohmann::json::parse(kLlama);
+    json.update({{"architectures", {"LlamaForSequenceClassification"}},
+                 {"problem_type", problem},
+                 {"num_labels", number}});
+    const Json config = Json::parse(json.dump(), "config.json");
+    const auto model = make_model(config);
+    int64_t num_weights = 0;
+    for (const auto& p : model->parameters()) num_weights += p->numel();
+    const RankForecast one = forecast(config, {.plan = model->plan()}, kStep).ranks.front();
+    EXPECT_EQ(one.memory.optimizer, 8 * num_weights) << problem;
+    const RankForecast half =
+        forecast(config, {.tp = 2, .plan = model->plan()}, kStep).ranks.front();
+    EXPECT_LT(half.memory.weights, one.memory.weights) << problem;
+    EXPECT_GT(half.tp.num_calls, 0) << problem;
+  }
+}
+
 TEST(CrossHostWarning, TensorParallelOverHosts_NamesTheSizesThatStayOnOneHost) {
   EXPECT_EQ(cross_host_warning({.dp = 2, .tp = 4}, 8), "");
   EXPECT_EQ(cross_host_warning({.dp = 4, .tp = 4}, 8), "");
