@@ -139,7 +139,7 @@ TEST_F(Multilabel, OtherLabels_AreRefusedWithTheirPlace) {
   EXPECT_THAT(jsonl(R"([""])"), HasSubstr("expected the name of a class"));
   EXPECT_THAT(jsonl("[1.5, 0.0, 0.0]"), HasSubstr("\"labels[0]\" is 1.5; expected a number in [0"));
   EXPECT_THAT(jsonl("[-0.5, 0.0, 0.0]"), HasSubstr("expected a number in [0"));
-  EXPECT_THAT(jsonl("[-1]"), HasSubstr("expected an integer in [0"));
+  EXPECT_THAT(jsonl("[-1]"), HasSubstr("expected an integer of at least 0"));
   EXPECT_THAT(jsonl("[0.0, 1.0]"),
               HasSubstr("a.jsonl:2: the labels are 2 numbers, the model has 3"));
   EXPECT_THAT(jsonl("[3]"),

@@ -222,7 +222,8 @@ TEST_F(Multilabel, FromAMaskedLm_TrainsResumesAndPredictsOnOtherLayouts) {
     std::getline(lines, line);
     std::map<std::string, double> found;
     double last = 1;
-    for (const json& row : json::parse(line).at("labels")) {
+    const json output = json::parse(line);
+    for (const json& row : output.at("labels")) {
       EXPECT_LE(row.at("probability").get<double>(), last);
       last = found[row.at("label")] = row.at("probability");
     }
