@@ -262,7 +262,8 @@ std::vector<std::string> new_layers(Model& model, const ModelFolder& folder) {
     const bool is_new = !own.empty() && std::all_of(own.begin(), own.end(), [&](const auto& p) {
       return files.missing().contains(p->name());
     });
-    if (!is_new || layer.path().empty() || layer.path().starts_with(last + ".")) return;
+    const bool is_in_last = layer.path() == last || layer.path().starts_with(last + ".");
+    if (!is_new || layer.path().empty() || is_in_last) return;
     paths.push_back(last = layer.path());
   });
   return paths;

@@ -152,7 +152,9 @@ std::vector<std::string> classification_head(Layer& model) {
   std::vector<std::string> paths;
   model.walk([&paths](const Layer& layer) {
     for (const char* name : {"classifier", "score"}) {  // in PEFT 0.21: SEQ_CLS_HEAD_NAMES
-      if (layer.path() == name) paths.push_back(layer.path());
+      // A layer in it may have its path.
+      const bool is_known = !paths.empty() && paths.back() == name;
+      if (layer.path() == name && !is_known) paths.push_back(layer.path());
     }
   });
   return paths;

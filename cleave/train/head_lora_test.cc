@@ -40,7 +40,8 @@ class HeadLora : public test::LoraRuns {
 };
 
 TEST_F(HeadLora, EveryLayout_HasTheLossesOfOneRank) {
-  for (const std::string golden : {"bert-mlm", "roberta-mlm", "distilbert-mlm"}) {
+  for (const std::string golden :
+       {"bert-mlm", "roberta-mlm", "distilbert-mlm", "llama-mha", "gpt2"}) {
     const auto with = [&](const std::string& name, const auto& change) {
       TrainOptions o = classifier_options(golden + name, golden);
       change(o);
@@ -155,6 +156,19 @@ TEST_F(HeadLora, HeadOfAClassifier_IsTrainedToo) {
   TrainOptions wide = classifier_options("wide", "bert-cls", 2);
   wide.tp = wide.pp = 2;
   expect_losses(wide, want);
+}
+
+// A new head, and the model's own.
+TEST_F(HeadLora, HeadOfADecoder_IsNamedOnce) {
+  for (const std::string golden : {"llama-mha", "llama-cls"}) {
+    const TrainOptions o = classifier_options(golden, golden);
+    losses(o);
+    const auto config = nlohmann::json::parse(std::ifstream(o.out + "/adapter_config.json"));
+    EXPECT_EQ(config.at("modules_to_save"), nlohmann::json{"score"});
+    EXPECT_EQ(config.at("task_type"), "SEQ_CLS");
+    EXPECT_TRUE(test::read_tensors(o.out + "/adapter_model.safetensors")
+                    .contains("base_model.model.score.weight"));
+  }
 }
 
 TEST_F(HeadLora, HeadAsATarget_IsRefused) {
