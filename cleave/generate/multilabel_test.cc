@@ -2,7 +2,6 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -15,8 +14,8 @@
 #include "cleave/generate/options.h"
 #include "cleave/report/metrics.h"
 #include "cleave/train/options.h"
-#include "tests/support/captured_stdout.h"
 #include "tests/support/golden.h"
+#include "tests/support/label_models.h"
 #include "tests/support/saved_models.h"
 #include "tests/support/small_run.h"
 #include "tests/support/temp_folder.h"
@@ -28,25 +27,16 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 using test::losses;
+using test::printed;
+using test::read_json;
 using testing::HasSubstr;
-
-json read_json(const std::string& path) {
-  return json::parse(std::ifstream(path));
-}
-
-/// What an action prints.
-std::string printed(const std::function<void()>& action) {
-  test::Captured out;
-  action();
-  return out.take();
-}
 
 const std::vector<std::string> kClasses{"rude", "odd", "late"};
 /// Of the texts in comments().
 const std::vector<std::vector<double>> kLabels{
     {1, 0, 0}, {1, 1, 0}, {0, 0, 0}, {0, 0.25, 1}, {1, 1, 1}};
 
-class Multilabel : public testing::Test {
+class Multilabel : public test::LabelModels {
  protected:
   /// The golden classifier, for several classes each.
   std::string golden_model() {
@@ -56,47 +46,6 @@ class Multilabel : public testing::Test {
     config["problem_type"] = "multi_label_classification";
     std::ofstream(path + "/config.json") << config;
     return path;
-  }
-
-  /// The three batches of the golden model, one row of ids a line.
-  std::string golden_rows() {
-    const Tensor batches = test::golden_answers("distilbert-cls").at("train.input_ids");
-    const std::string path = folder_ / "rows.jsonl";
-    std::ofstream out(path);
-    const Tensor rows = batches.flatten(0, 1).contiguous();
-    for (int64_t i = 0; i < rows.size(0); ++i) {
-      const int64_t* first = rows[i].const_data_ptr<int64_t>();
-      const std::vector<int64_t> ids(first, first + rows.size(1));
-      std::vector<int> classes;
-      for (const int c : {0, 1}) {
-        if ((ids[0] >> c & 1) != 0) classes.push_back(c);
-      }
-      out << json{{"input_ids", ids}, {"labels", classes}} << '\n';
-    }
-    return path;
-  }
-
-  /// The golden model's AdamW steps.
-  TrainOptions options(const std::string& model, const std::string& data, const std::string& out) {
-    TrainOptions o;
-    o.model = model;
-    o.data = {data};
-    o.out = folder_ / out;
-    o.seq_len = 12;
-    o.batch_size = 4;
-    o.steps = 3;
-    o.shuffle = false;
-    o.schedule = "constant";
-    o.warmup = 0;
-    o.lr = 1e-3;
-    o.adam_betas = {0.9, 0.999};
-    o.adam_eps = 1e-6;
-    o.weight_decay = 0.01;
-    o.decay_on = "all";
-    o.clip = 0;
-    o.gemm = "mkl";
-    o.threads_per_rank = 1;
-    return o;
   }
 
   /// Texts with the labels of kLabels, five rows.
@@ -125,61 +74,17 @@ class Multilabel : public testing::Test {
     o.eval_data = o.data;
     return o;
   }
-  json evaluated(const std::string& model) {
-    EvalOptions o;
-    o.model = model;
-    o.data = {comments()};
-    o.batch_size = 4;
-    o.gemm = "mkl";
-    o.json = true;
-    return json::parse(printed([&] { cleave_eval(o); }));
-  }
-
-  test::TempFolder folder_;
 };
 
-// Bounds: as in golden_model.h; in bf16 the error of a logit is a few units of 1/256 of its size.
 TEST_F(Multilabel, EveryLayout_HasTheLossesAndNormsOfTransformers) {
-  const auto golden = test::golden_answers("distilbert-cls");
-  const std::string model = golden_model(), data = golden_rows();
-  const auto expect_steps = [&](const std::string& name, const auto& change, double bound) {
-    TrainOptions o = options(model, data, name);
-    change(o);
-    const auto steps = test::steps_of(o);
-    ASSERT_EQ(steps.size(), 3U) << name;
-    for (size_t i = 0; i < 3; ++i) {
-      const auto at = static_cast<int64_t>(i);
-      const double norm = golden.at("multilabel.grad_norm")[at].item<float>();
-      EXPECT_NEAR(steps[i].loss, golden.at("multilabel.loss")[at].item<float>(), bound)
-          << name << i;
-      EXPECT_NEAR(steps[i].grad_norm, norm, bound * std::max(1.0, norm)) << name << i;
+  const std::string data = golden_rows([](const std::vector<int64_t>& ids) {
+    std::vector<int> classes;
+    for (const int c : {0, 1}) {
+      if ((ids[0] >> c & 1) != 0) classes.push_back(c);
     }
-  };
-  const auto expect = [&](const std::string& name, const auto& change) {
-    expect_steps(name, change, 1e-5);
-  };
-  expect("one", [](TrainOptions& /*o*/) {});
-  expect("tp", [](TrainOptions& o) {
-    o.tp = 2;
-    o.sequence_parallel = true;
+    return json{{"labels", classes}};
   });
-  expect("pp", [](TrainOptions& o) { o.pp = 2; });
-  // One rank has two sequences, so the others run a micro-batch without labels.
-  expect("dp", [](TrainOptions& o) {
-    o.dp = 3;
-    o.micro_batch_size = 1;
-  });
-  expect("zero", [](TrainOptions& o) {
-    o.dp = o.tp = 2;
-    o.zero = 1;
-  });
-  expect("fsdp", [](TrainOptions& o) {
-    o.dp = 2;
-    o.fsdp = true;
-    o.recompute = "full";
-  });
-  expect_steps(
-      "bf16", [](TrainOptions& o) { o.dtype = "bf16"; }, 0.05);
+  expect_golden_steps("multilabel", golden_model(), data);
   EXPECT_EQ(read_json(folder_ / "pp/config.json").at("problem_type"), "multi_label_classification");
 }
 
@@ -205,7 +110,7 @@ TEST_F(Multilabel, FromAMaskedLm_TrainsResumesAndPredictsOnOtherLayouts) {
   EXPECT_EQ(config.at("problem_type"), "multi_label_classification");
   EXPECT_EQ(config.at("id2label"), (json{{"0", "rude"}, {"1", "odd"}, {"2", "late"}}));
   EXPECT_EQ(config.at("label2id").at("odd"), 1);
-  const json score = evaluated(o.out);
+  const json score = evaluated(o.out, comments());
   EXPECT_NEAR(score.at("loss").get<double>(), *steps.back().eval_loss, 1e-9);
   EXPECT_FALSE(steps.back().eval_accuracy);
   EXPECT_EQ(score.at("rows"), 5);
@@ -248,12 +153,12 @@ TEST_F(Multilabel, AdaptersAndTheHead_MergeIntoAModelWithTheSameLoss) {
   const std::vector<double> got = losses(o);
   for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-9) << i;
   EXPECT_EQ(read_json(o.out + "/adapter_config.json").at("task_type"), "SEQ_CLS");
-  const json score = evaluated(folder_ / "adapter");
+  const json score = evaluated(folder_ / "adapter", comments());
   ConvertReport report;
   cleave_convert({.from = folder_ / "adapter", .to = folder_ / "merged"}, report);
   EXPECT_EQ(read_json(folder_ / "merged/config.json").at("problem_type"),
             "multi_label_classification");
-  EXPECT_NEAR(evaluated(folder_ / "merged").at("loss").get<double>(),
+  EXPECT_NEAR(evaluated(folder_ / "merged", comments()).at("loss").get<double>(),
               score.at("loss").get<double>(), 1e-6);
 }
 

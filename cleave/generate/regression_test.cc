@@ -2,7 +2,6 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <nlohmann/json.hpp>
 
 #include <ATen/ATen.h>
@@ -16,8 +15,8 @@
 #include "cleave/generate/options.h"
 #include "cleave/report/metrics.h"
 #include "cleave/train/options.h"
-#include "tests/support/captured_stdout.h"
 #include "tests/support/golden.h"
+#include "tests/support/label_models.h"
 #include "tests/support/small_run.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
@@ -27,24 +26,11 @@ namespace {
 
 using nlohmann::json;
 using test::losses;
+using test::printed;
+using test::read_json;
 using testing::HasSubstr;
 
-void write_json(const std::string& path, const json& value) {
-  std::ofstream(path) << value;
-}
-
-json read_json(const std::string& path) {
-  return json::parse(std::ifstream(path));
-}
-
-/// What an action prints, without the last line's end.
-std::string printed(const std::function<void()>& action) {
-  test::Captured out;
-  action();
-  return out.take();
-}
-
-class Regression : public testing::Test {
+class Regression : public test::LabelModels {
  protected:
   /// The golden classifier with one label, whose head is the first row of the classifier's. It has
   /// no problem_type, as a reranker's.
@@ -72,44 +58,6 @@ class Regression : public testing::Test {
     return path;
   }
 
-  /// The three batches of the golden model, one row of ids a line.
-  std::string golden_rows() {
-    const Tensor batches = test::golden_answers("distilbert-cls").at("train.input_ids");
-    const std::string path = folder_ / "rows.jsonl";
-    std::ofstream out(path);
-    const Tensor rows = batches.flatten(0, 1).contiguous();
-    for (int64_t i = 0; i < rows.size(0); ++i) {
-      const int64_t* first = rows[i].const_data_ptr<int64_t>();
-      const std::vector<int64_t> ids(first, first + rows.size(1));
-      const double number = static_cast<double>(ids[0]) / 4 - 2;
-      out << json{{"input_ids", ids}, {"label", number}} << '\n';
-    }
-    return path;
-  }
-
-  /// The golden model's AdamW steps.
-  TrainOptions options(const std::string& model, const std::string& data, const std::string& out) {
-    TrainOptions o;
-    o.model = model;
-    o.data = {data};
-    o.out = folder_ / out;
-    o.seq_len = 12;
-    o.batch_size = 4;
-    o.steps = 3;
-    o.shuffle = false;
-    o.schedule = "constant";
-    o.warmup = 0;
-    o.lr = 1e-3;
-    o.adam_betas = {0.9, 0.999};
-    o.adam_eps = 1e-6;
-    o.weight_decay = 0.01;
-    o.decay_on = "all";
-    o.clip = 0;
-    o.gemm = "mkl";
-    o.threads_per_rank = 1;
-    return o;
-  }
-
   /// Pairs of texts with numbers, as GLUE's STS-B has them.
   std::string pairs() {
     const std::string path = folder_ / "pairs.csv";
@@ -118,15 +66,15 @@ class Regression : public testing::Test {
     return path;
   }
   std::string masked_lm() {
-    write_json(folder_ / "bert.json", {{"architectures", {"BertForMaskedLM"}},
-                                       {"model_type", "bert"},
-                                       {"vocab_size", 257},
-                                       {"hidden_size", 16},
-                                       {"intermediate_size", 24},
-                                       {"num_hidden_layers", 2},
-                                       {"num_attention_heads", 2},
-                                       {"max_position_embeddings", 32},
-                                       {"initializer_range", 0.3}});
+    std::ofstream(folder_ / "bert.json") << json{{"architectures", {"BertForMaskedLM"}},
+                                                 {"model_type", "bert"},
+                                                 {"vocab_size", 257},
+                                                 {"hidden_size", 16},
+                                                 {"intermediate_size", 24},
+                                                 {"num_hidden_layers", 2},
+                                                 {"num_attention_heads", 2},
+                                                 {"max_position_embeddings", 32},
+                                                 {"initializer_range", 0.3}};
     std::ofstream(folder_ / "words.jsonl")
         << json{{"input_ids", {1, 5, 9, 4}}, {"labels", {-100, 5, -100, -100}}} << '\n';
     TrainOptions o = options(folder_ / "bert.json", folder_ / "words.jsonl", "words");
@@ -146,62 +94,13 @@ class Regression : public testing::Test {
     o.eval_data = o.data;
     return o;
   }
-  static json evaluated(const std::string& model, const std::string& data) {
-    EvalOptions o;
-    o.model = model;
-    o.data = {data};
-    o.batch_size = 4;
-    o.gemm = "mkl";
-    o.json = true;
-    return json::parse(printed([&] { cleave_eval(o); }));
-  }
-
-  test::TempFolder folder_;
 };
 
-// Bounds: as in golden_model.h; in bf16 the error of a logit is a few units of 1/256 of its size,
-// and the errors of these numbers are at most 2.4.
 TEST_F(Regression, EveryLayout_HasTheLossesAndNormsOfTransformers) {
-  const auto golden = test::golden_answers("distilbert-cls");
-  const std::string model = one_label(), data = golden_rows();
-  const auto expect_steps = [&](const std::string& name, const auto& change, double bound) {
-    TrainOptions o = options(model, data, name);
-    change(o);
-    const auto steps = test::steps_of(o);
-    ASSERT_EQ(steps.size(), 3U) << name;
-    for (size_t i = 0; i < 3; ++i) {
-      const auto at = static_cast<int64_t>(i);
-      const double norm = golden.at("regression.grad_norm")[at].item<float>();
-      EXPECT_NEAR(steps[i].loss, golden.at("regression.loss")[at].item<float>(), bound)
-          << name << i;
-      EXPECT_NEAR(steps[i].grad_norm, norm, bound * std::max(1.0, norm)) << name << i;
-    }
-  };
-  const auto expect = [&](const std::string& name, const auto& change) {
-    expect_steps(name, change, 1e-5);
-  };
-  expect("one", [](TrainOptions& /*o*/) {});
-  expect("tp", [](TrainOptions& o) {
-    o.tp = 2;
-    o.sequence_parallel = true;
+  const std::string data = golden_rows([](const std::vector<int64_t>& ids) {
+    return json{{"label", static_cast<double>(ids[0]) / 4 - 2}};  // at most 2.4 from its logit
   });
-  expect("pp", [](TrainOptions& o) { o.pp = 2; });
-  // One rank has two sequences, so the others run a micro-batch without labels.
-  expect("dp", [](TrainOptions& o) {
-    o.dp = 3;
-    o.micro_batch_size = 1;
-  });
-  expect("zero", [](TrainOptions& o) {
-    o.dp = o.tp = 2;
-    o.zero = 1;
-  });
-  expect("fsdp", [](TrainOptions& o) {
-    o.dp = 2;
-    o.fsdp = true;
-    o.recompute = "full";
-  });
-  expect_steps(
-      "bf16", [](TrainOptions& o) { o.dtype = "bf16"; }, 0.05);
+  expect_golden_steps("regression", one_label(), data);
   EXPECT_EQ(read_json(folder_ / "pp/config.json").at("problem_type"), "regression");
 }
 
