@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -258,10 +259,12 @@ void Int4Source::read_block(std::string_view name, std::span<const Slice> slices
   for (const Range& range : ranges_of(slices, 0, info.shape[is_transposed ? 1 : 0])) {
     for (int64_t first = range.begin; first < range.end; first += step) {
       const Range rows = {first, std::min(range.end, first + step)};
-      const Int4Rows rounded = rounded_rows(info, is_transposed, rows);
-      const Tensor wanted = (name.ends_with(kScales) ? rounded.scales
-                             : name.ends_with(kMins) ? rounded.mins
-                                                     : rounded.codes)
+      const bool has_scales = name.ends_with(kScales), has_mins = name.ends_with(kMins);
+      const Int4Rows rounded =
+          rounded_once(info, is_transposed, rows, /*needs_codes=*/!has_scales && !has_mins);
+      const Tensor wanted = (has_scales ? rounded.scales
+                             : has_mins ? rounded.mins
+                                        : rounded.codes)
                                 .contiguous();
       CLEAVE_CHECK(wanted.nbytes() <= out.size(), Code::kUsage, name,
                    ": the block is larger than the memory for it");
@@ -269,6 +272,37 @@ void Int4Source::read_block(std::string_view name, std::span<const Slice> slices
       out = out.subspan(wanted.nbytes());
     }
   }
+}
+
+Int4Rows Int4Source::rounded_once(const TensorInfo& info, bool is_transposed, Range rows,
+                                  bool needs_codes) const {
+  if (!needs_codes) {
+    const std::lock_guard lock(kept_mutex_);
+    const auto is_known = [&] {
+      const auto first = kept_.is_known.begin() + rows.begin;
+      return std::all_of(first, first + rows.size(), std::identity());
+    };
+    if (kept_.matrix == info.name && is_known()) {
+      const auto own = [&](const Tensor& t) {
+        return t.defined() ? t.narrow(0, rows.begin, rows.size()) : t;
+      };
+      return {.codes = {}, .scales = own(kept_.scales), .mins = own(kept_.mins)};
+    }
+  }
+  Int4Rows rounded = rounded_rows(info, is_transposed, rows);
+  const std::lock_guard lock(kept_mutex_);
+  if (kept_.matrix != info.name) {
+    const int64_t out = info.shape[is_transposed ? 1 : 0];
+    const auto like = [out](const Tensor& t) {
+      return t.defined() ? at::empty({out, t.size(1)}, t.options()) : t;
+    };
+    kept_ = {info.name, like(rounded.scales), like(rounded.mins),
+             std::vector<bool>(static_cast<size_t>(out))};
+  }
+  kept_.scales.narrow(0, rows.begin, rows.size()).copy_(rounded.scales);
+  if (has_mins_) kept_.mins.narrow(0, rows.begin, rows.size()).copy_(rounded.mins);
+  std::fill_n(kept_.is_known.begin() + rows.begin, rows.size(), true);
+  return rounded;
 }
 
 Int4Rows Int4Source::rounded_rows(const TensorInfo& info, bool is_transposed, Range rows) const {

@@ -1,5 +1,6 @@
 #pragma once
 #include <memory>
+#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -75,9 +76,23 @@ class Int4Source : public ListedTensors<TensorInfo> {
   /// Outputs `rows` of a matrix.
   [[nodiscard]] Int4Rows rounded_rows(const TensorInfo& info, bool is_transposed, Range rows) const;
 
+  /// As rounded_rows(), without codes if the scales and minimums of the rows are known.
+  [[nodiscard]] Int4Rows rounded_once(const TensorInfo& info, bool is_transposed, Range rows,
+                                      bool needs_codes) const;
+
+  /// Scales and minimums of the last matrix, an eighth of a byte for each element: a writer reads
+  /// its codes, then its scales, then its minimums, and each would read and round the matrix again.
+  struct Kept {
+    std::string matrix;
+    Tensor scales, mins;
+    std::vector<bool> is_known;  // of the rows
+  };
+
   const TensorSource& source_;
   bool has_mins_;
   std::unordered_map<std::string, Part> parts_;  // tensors of matrices in 4 bits
+  mutable std::mutex kept_mutex_;
+  mutable Kept kept_;
 };
 
 /// The Linear layers that take 4 bits and whose matrix no embedding reads, by the weight.

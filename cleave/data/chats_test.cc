@@ -1,4 +1,7 @@
+#include <mutex>
+#include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -9,6 +12,7 @@
 #include "cleave/file/atomic_write.h"
 #include "tests/support/golden.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/threads.h"
 #include "tests/support/thrown.h"
 
 namespace cleave::chats_test {
@@ -180,6 +184,79 @@ TEST(RealChatTokens, SpaceAtTheEndOfAnAnswer_TrainsNoTokenAfterIt) {
   // A space and "H", "i", the end, the space of a beginning, "Q"
   EXPECT_EQ(chat.ids, (std::vector<int64_t>{320, 417, 2, 410, 473}));
   EXPECT_EQ(chat.is_trained, (std::vector<bool>{true, true, false, false, false}));
+}
+
+/// The byte tokenizer, which notes the threads that encode.
+class NotingTokenizer final : public Tokenizer {
+ public:
+  NotingTokenizer() { special_ = bytes_->special(); }
+  [[nodiscard]] int64_t vocab_size() const override { return bytes_->vocab_size(); }
+  [[nodiscard]] std::optional<std::string> token(int64_t id) const override {
+    return bytes_->token(id);
+  }
+  [[nodiscard]] std::optional<int64_t> id_of(std::string_view token) const override {
+    return bytes_->id_of(token);
+  }
+  [[nodiscard]] bool is_special(int64_t id) const override { return bytes_->is_special(id); }
+  [[nodiscard]] size_t num_threads() const { return threads_.size(); }
+
+ protected:
+  [[nodiscard]] std::vector<int64_t> encode_text(std::string_view text,
+                                                 bool parse_special) const override {
+    const std::lock_guard lock(mutex_);
+    threads_.insert(std::this_thread::get_id());
+    return bytes_->encode(text, {.add_special = false, .parse_special = parse_special});
+  }
+  [[nodiscard]] std::string decode_ids(std::span<const int64_t> ids) const override {
+    return bytes_->decode(ids);
+  }
+
+ private:
+  std::shared_ptr<const Tokenizer> bytes_ = byte_tokenizer();
+  mutable std::mutex mutex_;
+  mutable std::set<std::thread::id> threads_;
+};
+
+// Oracle: the bytes of the rows, in order.
+TEST(Chats, Rows_AreTokenizedOnAllThreadsInOrder) {
+  const test::Threads three(3);
+  const TempFolder folder;
+  std::string rows;
+  constexpr int kRows = 10'000;  // more than a batch
+  for (int i = 0; i < kRows; ++i) {
+    rows += str(R"({"prompt": "number )", i, R"(", "completion": "c"})", '\n');
+  }
+  const auto tokenizer = std::make_shared<NotingTokenizer>();
+  DatasetOptions options = options_for(written(folder, rows), 32);
+  options.tokenizer = tokenizer;
+  ChatCounts counts;
+  const auto data = chat_dataset(options, {}, &counts);
+  ASSERT_EQ(data->size(), kRows);
+  for (int i = 0; i < kRows; ++i) {
+    const std::string text = str("number ", i, "c");
+    std::vector<int64_t> ids(text.begin(), text.end());
+    ids.push_back(kEnd);
+    ASSERT_EQ(data->sample(i).ids, ids);
+  }
+  EXPECT_EQ(tokenizer->num_threads(), 3);
+}
+
+// A row of another kind, one without an answer, and one that is not JSON.
+TEST(Chats, OfSeveralWrongRows_TheFirstIsNamed) {
+  const TempFolder folder;
+  const std::string good = R"({"prompt": "a", "completion": "b"})", other = R"({"text": "a"})";
+  const std::string empty = R"({"prompt": "a", "completion": ""})", broken = "{";
+  const auto message_of = [&](const std::vector<std::string>& rows) {
+    std::string text;
+    for (const std::string& row : rows) text += row + '\n';
+    const std::string file = written(folder, text);
+    ChatCounts counts;
+    return std::string(
+        thrown_by([&] { (void)chat_dataset(options_for(file, 8), {}, &counts); }).what());
+  };
+  EXPECT_THAT(message_of({good, good, other, empty, broken}), HasSubstr("a.jsonl:3: the row is"));
+  EXPECT_THAT(message_of({good, empty, other, broken}), HasSubstr("a.jsonl:2: "));
+  EXPECT_THAT(message_of({good, good, good, broken, empty}), HasSubstr("a.jsonl:4"));
 }
 
 }  // namespace

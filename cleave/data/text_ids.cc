@@ -4,6 +4,8 @@
 #include <span>
 #include <vector>
 
+#include <ATen/Parallel.h>
+
 #include "cleave/base/error.h"
 #include "cleave/file/file.h"
 #include "cleave/text/utf8.h"
@@ -89,28 +91,55 @@ class TextReader {
     text_.resize(held + count);
     file.read_at(begin_ + held, std::as_writable_bytes(std::span(text_).subspan(held)));
   }
-  /// Passes on the ids of the first `count` bytes and removes these.
+  /// Removes the first `count` bytes, whose ids are passed on with those of the next pieces.
   void take_first(size_t count) {
     const std::string_view piece = std::string_view(text_).substr(0, count);
-    require_text(path_, piece, begin_);
-    const std::vector<int64_t> known =
-        before_.empty() ? std::vector<int64_t>() : ids_of(tokenizer_, before_);
-    const std::vector<int64_t> ids = ids_of(tokenizer_, before_ + std::string(piece));
-    if (!begins_with(ids, known)) {
-      CLEAVE_BUG(path_, ": the ids before byte ", begin_, " depend on the text after it");
+    try {
+      require_text(path_, piece, begin_);
+    } catch (const Error&) {
+      flush();
+      throw;
     }
     begin_ += count;
-    take_(std::span(ids).subspan(known.size()), begin_);
+    pieces_.push_back({.before = before_, .text = std::string(piece), .end = begin_});
     before_ = piece.substr(count - std::min(count, kWindow));
     text_.erase(0, count);
+    const auto most = std::min<int64_t>(at::get_num_threads(), kMostPieces);
+    if (std::ssize(pieces_) >= most) flush();
+  }
+  /// Encodes the pieces that were taken, on all threads, and passes on their ids.
+  void flush() {
+    std::vector<std::vector<int64_t>> ids(pieces_.size()), known(pieces_.size());
+    at::parallel_for(0, std::ssize(pieces_), 1, [&](int64_t begin, int64_t end) {
+      for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+        const Piece& piece = pieces_[i];
+        if (!piece.before.empty()) known[i] = ids_of(tokenizer_, piece.before);
+        ids[i] = ids_of(tokenizer_, piece.before + piece.text);
+      }
+    });
+    for (size_t i = 0; i < pieces_.size(); ++i) {
+      if (!begins_with(ids[i], known[i])) {
+        CLEAVE_BUG(path_, ": the ids before byte ", pieces_[i].end - pieces_[i].text.size(),
+                   " depend on the text after it");
+      }
+      take_(std::span<const int64_t>(ids[i]).subspan(known[i].size()), pieces_[i].end);
+    }
+    pieces_.clear();
   }
 
  private:
+  static constexpr int64_t kMostPieces = 8;  // at a time: each takes up to nine times its bytes
+  struct Piece {
+    std::string before, text;
+    uint64_t end = 0;  // in the file
+  };
+
   const std::string& path_;
   const Tokenizer& tokenizer_;
   const TakeIds& take_;
   std::string text_, before_;
-  uint64_t begin_ = 0;  // of text_ in the file
+  std::vector<Piece> pieces_;  // not encoded yet
+  uint64_t begin_ = 0;         // of text_ in the file
 };
 
 }  // namespace
@@ -138,6 +167,7 @@ void for_text_ids(const std::string& path, const Tokenizer& tokenizer, size_t pi
     }
   }
   if (!text.empty()) reader.take_first(text.size());
+  reader.flush();
 }
 
 }  // namespace cleave::inline data

@@ -14,6 +14,7 @@
 #include "tests/support/memory.h"
 #include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/threads.h"
 #include "tests/support/thrown.h"
 
 namespace cleave::text_ids_test {
@@ -123,8 +124,8 @@ TEST(TextIds, WrongByteInALaterPiece_IsNamedByItsPlaceInTheFile) {
   EXPECT_THAT(error.what(), HasSubstr(str("text.txt: byte ", at, " is 0xff")));
 }
 
-constexpr uint64_t kBytes = uint64_t{24} << 20;
-constexpr uint64_t kMostResident = uint64_t{12} << 20;
+constexpr uint64_t kBytes = uint64_t{64} << 20;
+constexpr uint64_t kMostResident = uint64_t{32} << 20;
 
 /// Writes lines until the file has kBytes.
 void write_large(const std::string& path, const std::string& line) {
@@ -137,6 +138,7 @@ void write_large(const std::string& path, const std::string& line) {
 // The file has twice the bytes, and its ids four times, that may be resident.
 TEST(TokenizedFile, LargerThanTheMemory_IsTokenizedInBoundedMemory) {
   if (!test::reset_peak()) GTEST_SKIP() << "this kernel does not reset VmHWM";
+  const test::Threads many(16);  // each holds a piece
   const TempFolder folder;
   const auto tokenizer = byte_tokenizer();
   write_large(folder / "large.txt", "a line of a text that is long enough.\n");

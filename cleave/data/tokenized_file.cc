@@ -9,6 +9,8 @@
 #include <unistd.h>
 #include <vector>
 
+#include <ATen/Parallel.h>
+
 #include "cleave/base/error.h"
 #include "cleave/base/hash.h"
 #include "cleave/data/reading_progress.h"
@@ -89,17 +91,56 @@ class Ids {
   int64_t length_ = 0;
 };
 
+/// Documents that are tokenized together, on all threads.
+class TextBatch {
+ public:
+  TextBatch(const Tokenizer& tokenizer, ReadingProgress& progress, const TakeDocuments& take)
+      : tokenizer_(tokenizer), progress_(progress), take_(take) {}
+
+  /// `bytes_read`: of the file, up to the end of the document.
+  void add(std::string_view text, uint64_t bytes_read) {
+    bytes_ += text.size();
+    texts_.emplace_back(text);
+    bytes_read_ = bytes_read;
+    if (bytes_ >= kBatchBytes) flush();
+  }
+  /// Passes on the ids of the documents, in order.
+  void flush() {
+    std::vector<std::vector<int64_t>> encoded(texts_.size());
+    at::parallel_for(0, std::ssize(texts_), 1, [&](int64_t begin, int64_t end) {
+      for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+        encoded[i] = tokenizer_.encode(texts_[i]);
+      }
+    });
+    progress_.note(bytes_read_);
+    for (const std::vector<int64_t>& own : encoded) {
+      Ids ids(tokenizer_, take_.ids);
+      ids.put(own);
+      const int64_t length = ids.end();
+      if (length > 0) take_.lengths(std::array{length});
+    }
+    texts_.clear();
+    bytes_ = 0;
+  }
+
+ private:
+  static constexpr size_t kBatchBytes = size_t{1} << 20;  // each has up to 8 bytes of ids
+  const Tokenizer& tokenizer_;
+  ReadingProgress& progress_;
+  const TakeDocuments& take_;
+  std::vector<std::string> texts_;
+  size_t bytes_ = 0;         // of texts_
+  uint64_t bytes_read_ = 0;  // of the file
+};
+
 void tokenize(const std::string& path, FileKind kind, const Tokenizer& tokenizer,
               ReadingProgress& progress, const TakeDocuments& take) {
   if (kind == FileKind::kJsonTexts) {
+    TextBatch batch(tokenizer, progress, take);
     for_each_json_text(path, [&](std::string_view text, uint64_t bytes_read) {
-      progress.note(bytes_read);
-      if (text.empty()) return;
-      Ids ids(tokenizer, take.ids);
-      ids.put(tokenizer.encode(text));
-      const int64_t length = ids.end();
-      if (length > 0) take.lengths(std::array{length});
+      if (!text.empty()) batch.add(text, bytes_read);
     });
+    batch.flush();
     return;
   }
   Ids ids(tokenizer, take.ids);

@@ -2,6 +2,8 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <mutex>
+#include <set>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -13,6 +15,7 @@
 #include "cleave/file/fault_hook.h"
 #include "tests/support/captured_stdout.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/threads.h"
 #include "tests/support/thrown.h"
 
 namespace cleave::tokenized_file_test {
@@ -39,11 +42,17 @@ class CountingTokenizer final : public Tokenizer {
   }
   [[nodiscard]] bool is_special(int64_t /*id*/) const override { return false; }
   [[nodiscard]] int calls() const { return calls_; }
+  /// That have encoded texts.
+  [[nodiscard]] size_t num_threads() const { return threads_.size(); }
 
  protected:
   [[nodiscard]] std::vector<int64_t> encode_text(std::string_view text,
                                                  bool /*parse_special*/) const override {
     const double start = monotonic_s();
+    {
+      const std::lock_guard lock(mutex_);
+      threads_.insert(std::this_thread::get_id());
+    }
     if (++calls_ == 1) {
       while (monotonic_s() - start < first_call_s_) {
       }
@@ -60,6 +69,8 @@ class CountingTokenizer final : public Tokenizer {
   int64_t vocab_size_;
   double first_call_s_;
   mutable std::atomic<int> calls_ = 0;
+  mutable std::mutex mutex_;
+  mutable std::set<std::thread::id> threads_;
 };
 
 std::vector<int64_t> ids_of(const Tokens& tokens) {
@@ -253,6 +264,43 @@ TEST(Tokens, CopyOutsideOfThem_IsRefused) {
   EXPECT_EQ(tokens.back(), 3);
   EXPECT_EQ(thrown_by([&] { tokens.copy(2, out); }).code(), Code::kUsage);
   EXPECT_EQ(thrown_by([&] { tokens.copy(-1, out); }).code(), Code::kUsage);
+}
+
+// Oracle: the bytes of the documents, in order; each is encoded once.
+TEST(TokenizedFile, Documents_AreEncodedOnAllThreadsInOrder) {
+  const test::Threads three(3);
+  const TempFolder folder;
+  const CountingTokenizer tokenizer(256 * 1000);
+  constexpr int kDocuments = 3000;  // more than a MiB, so several batches
+  std::string rows;
+  std::vector<int64_t> ids, lengths;
+  for (int i = 0; i < kDocuments; ++i) {
+    const std::string text = str(i, std::string(static_cast<size_t>(i % 900), 'a'));
+    rows += str("{\"text\": \"", text, "\"}\n");
+    for (const char c : text) ids.push_back(1000 * c);
+    lengths.push_back(std::ssize(text));
+  }
+  write_atomic(folder / "a.jsonl", rows);
+  const TokenizedFile file =
+      tokenized_file(folder / "a.jsonl", FileKind::kJsonTexts, tokenizer, "");
+  EXPECT_EQ(ids_of(file.ids), ids);
+  EXPECT_EQ(ids_of(file.lengths), lengths);
+  EXPECT_EQ(tokenizer.calls(), kDocuments);
+  EXPECT_EQ(tokenizer.num_threads(), 3);
+}
+
+// Oracle: the bytes of the text.
+TEST(TokenizedFile, PiecesOfAText_AreEncodedOnAllThreadsInOrder) {
+  const test::Threads three(3);
+  const TempFolder folder;
+  const CountingTokenizer tokenizer(256 * 1000);
+  std::string text;
+  for (int i = 0; text.size() < size_t{2} << 20; ++i) text += str("line ", i, " of a text\n");
+  write_atomic(folder / "a.txt", text);
+  std::vector<int64_t> ids;
+  for (const char c : text) ids.push_back(1000 * c);
+  EXPECT_EQ(ids_of(tokenized_file(folder / "a.txt", FileKind::kText, tokenizer, "").ids), ids);
+  EXPECT_EQ(tokenizer.num_threads(), 3);
 }
 
 }  // namespace

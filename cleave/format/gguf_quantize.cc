@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "cleave/base/error.h"
 #include "cleave/format/gguf_blocks.h"
@@ -62,17 +63,38 @@ struct Grid {
   int low = 0, high = 0;  ///< of the numbers
 };
 
-Numbers nearest(std::span<const float> values, const Grid& grid) {
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+
+/// The nearest integer, ties to even, of a number below 2^22: there the sum has no bits after the
+/// point. Without SSE4.1, std::nearbyint is a function call. Larger numbers stay large.
+float rounded(float value) {
+  constexpr float kNoFraction = 12582912.0F;  // 1.5 * 2^23
+  return (value + kNoFraction) - kNoFraction;
+}
+
+/// The numbers nearest to at most 32 values. Of numbers whose error reaches `limit` the rest is not
+/// computed: a sum of squares does not fall.
+Numbers nearest(std::span<const float> values, const Grid& grid, double limit) {
+  constexpr size_t kStep = 8;
   Numbers numbers;
+  double error = 0;
   const float inverse = grid.step == 0 ? 0 : 1 / grid.step;
-  for (size_t i = 0; i < values.size(); ++i) {
-    const float place = std::nearbyint((values[i] + grid.least) * inverse);
-    const float number =
-        std::clamp(place, static_cast<float>(grid.low), static_cast<float>(grid.high));
-    numbers.at[i] = static_cast<int8_t>(number);
-    const float difference = grid.step * number - grid.least - values[i];
-    numbers.error += static_cast<double>(difference) * static_cast<double>(difference);
+  const auto low = static_cast<float>(grid.low), high = static_cast<float>(grid.high);
+  std::array<float, kStep> differences{};
+  for (size_t first = 0; first < values.size(); first += kStep) {
+    for (size_t i = 0; i < kStep; ++i) {
+      const float value = values[first + i];
+      const float place = rounded((value + grid.least) * inverse);
+      const float number = std::clamp(place, low, high);
+      numbers.at[first + i] = static_cast<int8_t>(number);
+      differences[i] = grid.step * number - grid.least - value;
+    }
+    for (const float difference : differences) {
+      error += static_cast<double>(difference) * static_cast<double>(difference);
+    }
+    if (error >= limit) break;
   }
+  numbers.error = error;
   return numbers;
 }
 
@@ -93,11 +115,12 @@ void refine(Q4Part& part, float scale, float min_scale) {
   bool is_first = true;
   for (int minimum = most_minimum; minimum >= std::max(0, most_minimum - 2); --minimum) {
     for (int factor = most_factor; factor >= std::max(0, most_factor - 3); --factor) {
-      const Numbers numbers =
-          nearest(part.values, {.step = scale * static_cast<float>(factor),
-                                .least = min_scale * static_cast<float>(minimum),
-                                .low = 0,
-                                .high = 15});
+      const Numbers numbers = nearest(part.values,
+                                      {.step = scale * static_cast<float>(factor),
+                                       .least = min_scale * static_cast<float>(minimum),
+                                       .low = 0,
+                                       .high = 15},
+                                      is_first ? kNoLimit : part.numbers.error);
       if (!is_first && numbers.error >= part.numbers.error) continue;
       is_first = false;
       part.factor = factor;
@@ -177,7 +200,8 @@ void encode_q6_k(std::span<const float> values, std::span<std::byte> block,
     for (int factor = most; factor >= std::max(0, most - 3); --factor) {
       const Numbers numbers =
           nearest(values.subspan(16 * part, 16),
-                  {.step = scale * static_cast<float>(factor), .low = -32, .high = 31});
+                  {.step = scale * static_cast<float>(factor), .low = -32, .high = 31},
+                  best_factor < 0 ? kNoLimit : best.error);
       if (best_factor >= 0 && numbers.error >= best.error) continue;
       best = numbers;
       best_factor = factor;

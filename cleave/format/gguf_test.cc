@@ -7,6 +7,8 @@
 #include <fstream>
 #include <limits>
 #include <random>
+#include <span>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -263,6 +265,61 @@ TEST(GgufBlocks, QuantizedQ6K_IsWithinItsBound) {
     for (size_t i = from; i < from + 16; ++i) most = std::max(most, std::abs(values[i]));
     const double step = static_cast<double>(most) / 31 + d;
     ASSERT_LE(rms(values, result.decoded, from, 16), step / 2 * (1 + 1e-5)) << from;
+  }
+}
+
+/// The bits of numbers of 6 bits in a Q4_K block: factor and minimum of a part.
+std::pair<int, int> numbers_of_part(std::span<const std::byte> block, size_t part) {
+  const auto at = [&](size_t i) { return static_cast<int>(block[4 + i]); };
+  if (part < 4) return {at(part) & 63, at(part + 4) & 63};
+  return {(at(part + 4) & 15) | ((at(part - 4) >> 6) << 4),
+          (at(part + 4) >> 4) | ((at(part) >> 6) << 4)};
+}
+
+/// The squared error of values with a step and a minimum, all of them rounded by std::nearbyint.
+double error_of(std::span<const float> values, float step, float least) {
+  double sum = 0;
+  for (const float value : values) {
+    const float place = step == 0 ? 0 : std::nearbyint((value + least) * (1 / step));
+    const float difference = step * std::clamp(place, 0.0F, 15.0F) - least - value;
+    sum += static_cast<double>(difference) * static_cast<double>(difference);
+  }
+  return sum;
+}
+
+// Oracle: all of the 12 pairs of factor and minimum, each with all values; the first of the best.
+TEST(GgufBlocks, QuantizedQ4K_HasTheBestFactorAndMinimum) {
+  const std::vector<float> values = samples(64);
+  const Coded result = coded(GgufType::kQ4_K, values);
+  for (size_t from = 0; from < values.size(); from += 32) {
+    const auto block = std::span(result.blocks).subspan(from / 256 * 144, 144);
+    const auto part = std::span(values).subspan(from, 32);
+    const float scale = half_at(result.blocks, from / 256 * 144);
+    const float min_scale = half_at(result.blocks, from / 256 * 144 + 2);
+    const auto up = [](float a, float b) {
+      return b == 0 ? 0 : std::min(63, static_cast<int>(std::ceil(a / b)));
+    };
+    const auto [low, high] = std::minmax_element(part.begin(), part.end());
+    const int most_minimum = up(-std::min(0.0F, *low), min_scale);
+    const int most_factor =
+        up(std::max(0.0F, *high + min_scale * static_cast<float>(most_minimum)) / 15, scale);
+    std::pair<int, int> best;
+    double least = std::numeric_limits<double>::infinity();
+    for (int minimum = most_minimum; minimum >= std::max(0, most_minimum - 2); --minimum) {
+      for (int factor = most_factor; factor >= std::max(0, most_factor - 3); --factor) {
+        const double error = error_of(part, scale * static_cast<float>(factor),
+                                      min_scale * static_cast<float>(minimum));
+        if (error < least) best = {factor, minimum};
+        least = std::min(least, error);
+      }
+    }
+    ASSERT_EQ(numbers_of_part(block, from % 256 / 32), best) << from;
+    double stored = 0;
+    for (size_t i = from; i < from + 32; ++i) {
+      const double difference = static_cast<double>(result.decoded[i] - values[i]);
+      stored += difference * difference;
+    }
+    ASSERT_NEAR(stored, least, 1e-5 * least + 1e-30) << from;
   }
 }
 
