@@ -40,7 +40,7 @@ class Multilabel : public test::LabelModels {
  protected:
   /// The golden classifier, for several classes each.
   std::string golden_model() {
-    const std::string path = folder_ / "golden";
+    std::string path = folder_ / "golden";
     fs::copy(test::golden_folder("distilbert-cls"), path);
     json config = read_json(path + "/config.json");
     config["problem_type"] = "multi_label_classification";
@@ -50,7 +50,7 @@ class Multilabel : public test::LabelModels {
 
   /// Texts with the labels of kLabels, five rows.
   std::string comments() {
-    const std::string path = folder_ / "comments.csv";
+    std::string path = folder_ / "comments.csv";
     std::ofstream(path) << "id,comment_text,rude,odd,late\n1,a cat,1,0,0\n2,a dog sleeps,1,1,0\n"
                            "3,it rains,0,0,0\n4,sun,0,0.25,1\n5,hot,1,1,1\n";
     return path;
@@ -60,7 +60,7 @@ class Multilabel : public test::LabelModels {
   std::string masked_lm() {
     json config = json::parse(test::kBertConfig);
     config["vocab_size"] = 257;
-    const std::string path = folder_ / "words";
+    std::string path = folder_ / "words";
     test::write_model_folder(path, config.dump(), test::tensors_of(config.dump()));
     return path;
   }

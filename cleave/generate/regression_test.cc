@@ -42,7 +42,7 @@ class Regression : public test::LabelModels {
     }
     std::vector<TensorInfo> infos;
     for (const auto& [name, t] : tensors) infos.push_back({name, DType::kF32, t.sizes().vec()});
-    const std::string path = folder_ / "one_label";
+    std::string path = folder_ / "one_label";
     FolderWriter folder(path);
     const SafetensorsPlan plan(infos);
     plan.create_files(folder);
@@ -60,7 +60,7 @@ class Regression : public test::LabelModels {
 
   /// Pairs of texts with numbers, as GLUE's STS-B has them.
   std::string pairs() {
-    const std::string path = folder_ / "pairs.csv";
+    std::string path = folder_ / "pairs.csv";
     std::ofstream(path) << "sentence1,sentence2,score\na cat,cats,4.25\na dog,rain,0.5\n"
                            "it rains,rain falls,3.75\nsun,moon,1.5\nhot,cold,1\nred,crimson,4.5\n";
     return path;

@@ -27,6 +27,13 @@ std::optional<double> aux_loss_of(const std::vector<MicroBatch>& inputs,
   return sum;
 }
 
+std::vector<Tensor> targets_of_all(std::span<const Batch> batches, Task task) {
+  std::vector<Tensor> targets;
+  targets.reserve(batches.size());
+  for (const Batch& batch : batches) targets.push_back(targets_of(batch, task));
+  return targets;
+}
+
 }  // namespace
 
 RankModel::RankModel(std::unique_ptr<Model> model, const ParallelConfig& layout, const Mesh& mesh,
@@ -101,11 +108,9 @@ Context RankModel::context_of_step(uint64_t seed, int64_t step) const {
 PassResult RankModel::train_pass(std::span<const Batch> batches, uint64_t seed, int64_t step,
                                  double loss_scale) {
   const std::vector<Batch> micro_batches = moved(batches);
-  std::vector<Tensor> targets;
-  targets.reserve(batches.size());
   Tensor count = at::zeros({}, at::kLong);
   for (const Batch& batch : batches) count += num_terms(targets_of(batch, task_), task_);
-  for (const Batch& batch : micro_batches) targets.push_back(targets_of(batch, task_));
+  const std::vector<Tensor> targets = targets_of_all(micro_batches, task_);
   PassResult result;
   count = parallelized_.axes.dp.all_reduce(count, "number of labels");
   result.num_labels = count.item<int64_t>();
@@ -156,8 +161,7 @@ Tensor RankModel::log_probs(std::span<const Batch> batches) {
   std::vector<int64_t> begins{0};
   for (const Batch& batch : batches) begins.push_back(begins.back() + batch.ids.size(0));
   Tensor all = at::zeros({begins.back()}, at::kDouble);
-  std::vector<Tensor> targets;
-  for (const Batch& batch : micro_batches) targets.push_back(targets_of(batch, task_));
+  const std::vector<Tensor> targets = targets_of_all(micro_batches, task_);
   const auto note = [&](const DTensor& result, size_t i) {
     all.narrow(0, begins[i], batches[i].ids.size(0)).copy_(sequence_log_probs(result, targets[i]));
     return at::scalar_tensor(0.0);  // the values are broadcast below
@@ -188,8 +192,7 @@ EvalSum RankModel::eval_pass(std::span<const Batch> batches) {
     sum += eval_sum(result, micro_batches[i]);
     return at::scalar_tensor(0.0);  // the sum is broadcast below
   };
-  std::vector<Tensor> targets;
-  for (const Batch& batch : micro_batches) targets.push_back(targets_of(batch, task_));
+  const std::vector<Tensor> targets = targets_of_all(micro_batches, task_);
   std::vector<MicroBatch> inputs = inputs_of(micro_batches, Context());
   add_head_loss(inputs, targets, /*count=*/1, /*scale=*/1);
   parallelized_.pipeline->run_eval(inputs, loss);

@@ -29,8 +29,8 @@ bool fit_to_task(TrainSetup& setup) {
   if (setup.folder && labels_sequences(own) && task != own) return false;
   const bool has_classes = task != kRegression;
   const bool keeps_head = task == own && (setup.folder || !has_classes);
-  std::vector<std::string> labels;  // 64: enough for a plan that shards the head
-  for (int i = 0; i < (has_classes ? 64 : 1); ++i) labels.push_back(str("LABEL_", i));
+  std::vector<std::string> labels(has_classes ? 64 : 1);  // enough for a plan that shards the head
+  for (size_t i = 0; i < labels.size(); ++i) labels[i] = str("LABEL_", i);
   const Json config =
       with_problem_type(keeps_head ? setup.config : classifier_config(setup.config, labels), task);
   if (make_model(config)->task() != task) return false;

@@ -56,7 +56,8 @@ double present_slowdown() {
   constexpr double kQuietSeconds = 0.009;  // of an AMD EPYC (Zen 3)
   const double start = thread_cpu_s();
   std::map<std::string, std::string> texts;
-  for (int i = 0; i < 20'000; ++i) texts.emplace(str("tensor ", i * 7919 % 20'000), str("value ", i));
+  for (int i = 0; i < 20'000; ++i)
+    texts.emplace(str("tensor ", i * 7919 % 20'000), str("value ", i));
   const bool is_whole = texts.size() == 20'000;
   const double seconds = thread_cpu_s() - start;
   return is_whole ? std::max(1., seconds / kQuietSeconds) : 1;

@@ -39,7 +39,7 @@ class LabelModels : public testing::Test {
       const std::function<nlohmann::json(const std::vector<int64_t>& ids)>& labels_of) {
     const at::Tensor batches = golden_answers("distilbert-cls").at("train.input_ids");
     const at::Tensor rows = batches.flatten(0, 1).contiguous();
-    const std::string path = folder_ / "rows.jsonl";
+    std::string path = folder_ / "rows.jsonl";
     std::ofstream out(path);
     for (int64_t i = 0; i < rows.size(0); ++i) {
       const int64_t* first = rows[i].const_data_ptr<int64_t>();
