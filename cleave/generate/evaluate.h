@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -63,6 +64,21 @@ std::vector<std::pair<int64_t, double>> ranked(const Tensor& scores, int64_t top
 
 /// As ranked() for classes that do not exclude each other: the sigmoid of each score.
 std::vector<std::pair<int64_t, double>> ranked_sigmoids(const Tensor& scores);
+
+/// Sequences that run in batches of similar lengths, so that little of a batch is padding.
+struct BatchWindow {
+  size_t first = 0;            ///< the first row
+  size_t batch_size = 1;       ///< rows of a batch; the last may have fewer
+  std::vector<size_t> rows{};  ///< the rows from `first` on, shortest first
+
+  /// The rows of each batch: parts of `rows`, which must outlive them.
+  [[nodiscard]] std::vector<std::span<const size_t>> batches() const;
+};
+
+/// Divides rows of ids into windows of 16 batches in their order, so that results can be printed
+/// in the order of the rows before all have run. batch_size >= 1.
+std::vector<BatchWindow> windows_of(const std::vector<std::vector<int64_t>>& rows,
+                                    int64_t batch_size);
 
 /// Logits of sequences of ids, which may differ in length; they are padded and masked. Collective.
 ///

@@ -2,6 +2,9 @@
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <ranges>
+#include <span>
 
 #include <ATen/ATen.h>
 
@@ -145,7 +148,8 @@ Output words_of(const Prediction& p, const std::vector<int64_t>& ids, const Tens
   return out;
 }
 
-void print(const Prediction& p, size_t index, const Tensor& scores) {
+/// What is printed for one text, without the last line break.
+std::string result_of(const Prediction& p, size_t index, const Tensor& scores) {
   const auto& [text, second] = p.texts[index];
   const Output output = labels_sequences(p.runnable.task()) ? classes_of(p, scores)
                                                             : words_of(p, p.rows[index], scores);
@@ -153,28 +157,36 @@ void print(const Prediction& p, size_t index, const Tensor& scores) {
     ordered_json row = {{"text", text}};
     if (second) row["text_pair"] = *second;
     row.update(output.json);
-    log_info(row.dump(-1, ' ', false, ordered_json::error_handler_t::replace));
-  } else {
-    std::string lines = shown(text) + '\n' + (second ? shown(*second) + '\n' : "") + output.text;
-    lines.pop_back();
-    log_info(lines);
+    return row.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
   }
+  std::string lines = shown(text) + '\n' + (second ? shown(*second) + '\n' : "") + output.text;
+  lines.pop_back();
+  return lines;
+}
+
+/// The rows of a batch; none of no rows.
+Rows rows_of(const Rows& all, std::span<const size_t> batch) {
+  Rows rows;
+  if (all.empty()) return rows;
+  rows.reserve(batch.size());
+  for (const size_t index : batch) rows.push_back(all[index]);
+  return rows;
 }
 
 /// Runs the texts in batches. Only rank 0 prints.
 void run_rank(const Prediction& p, const Axis& tp) {
   const auto model = p.runnable.load(tp);
-  const auto batch_size = static_cast<size_t>(p.options.batch_size);
-  for (size_t first = 0; first < p.rows.size(); first += batch_size) {
-    const size_t last = std::min(first + batch_size, p.rows.size());
-    const auto part = [first, last](const Rows& rows) {
-      if (rows.empty()) return Rows();
-      return Rows(rows.begin() + static_cast<std::ptrdiff_t>(first),
-                  rows.begin() + static_cast<std::ptrdiff_t>(last));
-    };
-    const Tensor scores = scores_of(*model, tp, part(p.rows), part(p.types));
+  for (const BatchWindow& window : windows_of(p.rows, p.options.batch_size)) {
+    std::vector<std::string> results(window.rows.size());
+    for (const std::span<const size_t> batch : window.batches()) {
+      const Tensor scores = scores_of(*model, tp, rows_of(p.rows, batch), rows_of(p.types, batch));
+      if (tp.rank() != 0) continue;
+      for (size_t i = 0; i < batch.size(); ++i) {
+        results[batch[i] - window.first] = result_of(p, batch[i], scores[static_cast<int64_t>(i)]);
+      }
+    }
     if (tp.rank() != 0) continue;
-    for (size_t i = first; i < last; ++i) print(p, i, scores[static_cast<int64_t>(i - first)]);
+    for (const std::string& result : results) log_info(result);
   }
 }
 
@@ -245,6 +257,28 @@ std::vector<std::pair<int64_t, double>> ranked(const Tensor& scores, int64_t top
 
 std::vector<std::pair<int64_t, double>> ranked_sigmoids(const Tensor& scores) {
   return largest(scores.to(at::kDouble).sigmoid(), scores.size(0));
+}
+
+std::vector<std::span<const size_t>> BatchWindow::batches() const {
+  std::vector<std::span<const size_t>> out;
+  for (size_t begin = 0; begin < rows.size(); begin += batch_size) {
+    out.push_back(std::span(rows).subspan(begin, std::min(batch_size, rows.size() - begin)));
+  }
+  return out;
+}
+
+std::vector<BatchWindow> windows_of(const Rows& rows, int64_t batch_size) {
+  constexpr size_t kBatches = 16;
+  const size_t most = std::min(static_cast<size_t>(batch_size), rows.size());
+  std::vector<BatchWindow> out;
+  for (size_t first = 0; first < rows.size(); first += kBatches * most) {
+    BatchWindow window{.first = first, .batch_size = most};
+    window.rows.resize(std::min(kBatches * most, rows.size() - first));
+    std::iota(window.rows.begin(), window.rows.end(), first);
+    std::ranges::stable_sort(window.rows, {}, [&](size_t row) { return rows[row].size(); });
+    out.push_back(std::move(window));
+  }
+  return out;
 }
 
 Tensor scores_of(Model& model, const Axis& tp, const Rows& rows, const Rows& types) {

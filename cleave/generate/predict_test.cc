@@ -1,6 +1,8 @@
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
+#include <numeric>
 #include <sstream>
 
 #include <ATen/ATen.h>
@@ -39,6 +41,50 @@ TEST(Ranked, ScoreThatIsNaN_IsANumericsError) {
   const Error error = test::thrown_by([&] { ranked(scores, 2); });
   EXPECT_EQ(error.code(), Code::kNumerics);
   EXPECT_STREQ(error.what(), "the scores are not finite; check the weights of the model");
+}
+
+std::vector<std::vector<int64_t>> rows_of_lengths(const std::vector<size_t>& lengths) {
+  std::vector<std::vector<int64_t>> rows;
+  rows.reserve(lengths.size());
+  for (const size_t length : lengths) rows.emplace_back(length, 1);
+  return rows;
+}
+
+TEST(BatchWindows, Rows_AreBatchedByLength) {
+  const auto windows = windows_of(rows_of_lengths({9, 2, 8, 2, 1}), 2);
+  ASSERT_EQ(windows.size(), 1U);
+  std::vector<std::vector<size_t>> batches;
+  for (const auto batch : windows[0].batches()) batches.emplace_back(batch.begin(), batch.end());
+  EXPECT_EQ(batches, (std::vector<std::vector<size_t>>{{4, 1}, {3, 2}, {0}}));
+  EXPECT_TRUE(windows_of({}, 2).empty());
+  EXPECT_EQ(windows_of(rows_of_lengths({3, 1}), int64_t{1} << 62)[0].batches().size(), 1U);
+}
+
+// In the order of the rows, batches of four would have 1.69 times as many cells as there are
+// tokens. By length, a batch of the 64 rows of a window spans four lengths at most.
+TEST(BatchWindows, MostTokens_AreNotPadding) {
+  std::vector<size_t> lengths;
+  for (size_t i = 0; i < 200; ++i) lengths.push_back(1 + i * 37 % 64);
+  const auto rows = rows_of_lengths(lengths);
+  size_t num_tokens = 0, num_cells = 0, next = 0;
+  for (const BatchWindow& window : windows_of(rows, 4)) {
+    EXPECT_EQ(window.first, next);  // windows are in the order of the rows
+    std::vector<bool> is_there(window.rows.size());
+    for (const auto batch : window.batches()) {
+      size_t longest = 0;
+      for (const size_t row : batch) {
+        is_there[row - window.first] = true;
+        longest = std::max(longest, lengths[row]);
+        num_tokens += lengths[row];
+      }
+      num_cells += longest * batch.size();
+    }
+    EXPECT_EQ(std::count(is_there.begin(), is_there.end(), true), std::ssize(window.rows));
+    next += window.rows.size();
+  }
+  EXPECT_EQ(next, 200U);
+  EXPECT_EQ(num_tokens, std::accumulate(lengths.begin(), lengths.end(), size_t{0}));
+  EXPECT_LT(num_cells, num_tokens + num_tokens / 10);
 }
 
 // Oracle: transformers' logits for the same ids and token types.
