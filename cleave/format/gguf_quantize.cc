@@ -112,7 +112,7 @@ struct Q4Part {
 /// Chooses factor and minimum near the given ones, which reach all values.
 void refine(Q4Part& part, float scale, float min_scale) {
   const int most_factor = part.factor, most_minimum = part.minimum;
-  bool is_first = true;
+  double least_error = kNoLimit;
   for (int minimum = most_minimum; minimum >= std::max(0, most_minimum - 2); --minimum) {
     for (int factor = most_factor; factor >= std::max(0, most_factor - 3); --factor) {
       const Numbers numbers = nearest(part.values,
@@ -120,9 +120,9 @@ void refine(Q4Part& part, float scale, float min_scale) {
                                        .least = min_scale * static_cast<float>(minimum),
                                        .low = 0,
                                        .high = 15},
-                                      is_first ? kNoLimit : part.numbers.error);
-      if (!is_first && numbers.error >= part.numbers.error) continue;
-      is_first = false;
+                                      least_error);
+      if (numbers.error >= least_error) continue;
+      least_error = numbers.error;
       part.factor = factor;
       part.minimum = minimum;
       part.numbers = numbers;
@@ -197,12 +197,13 @@ void encode_q6_k(std::span<const float> values, std::span<std::byte> block,
     const int most = ceil_div(steps[part], scale, 127);
     Numbers best;
     int best_factor = -1;
+    double least_error = kNoLimit;
     for (int factor = most; factor >= std::max(0, most - 3); --factor) {
-      const Numbers numbers =
-          nearest(values.subspan(16 * part, 16),
-                  {.step = scale * static_cast<float>(factor), .low = -32, .high = 31},
-                  best_factor < 0 ? kNoLimit : best.error);
-      if (best_factor >= 0 && numbers.error >= best.error) continue;
+      const Numbers numbers = nearest(
+          values.subspan(16 * part, 16),
+          {.step = scale * static_cast<float>(factor), .low = -32, .high = 31}, least_error);
+      if (numbers.error >= least_error) continue;
+      least_error = numbers.error;
       best = numbers;
       best_factor = factor;
     }
