@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kMostRank = 65536;
 constexpr double kMostAlpha = 1e6;  // as of --lora-alpha
 
-/// A setting of some layers: names and values.
+/// The values of a setting that differs between layers, by the names of the layers.
 template <class Value>
 using Pattern = std::vector<std::pair<std::string, Value>>;
 

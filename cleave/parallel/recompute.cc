@@ -9,8 +9,8 @@
 namespace cleave::inline parallel {
 namespace {
 
-/// The trained weights that a layer's forward read. A change of them before backward would silently
-/// give gradients of other activations than forward had.
+/// The trained weights that a layer's forward read. If they changed before backward, recomputation
+/// would give other activations than forward, and silently wrong gradients.
 class WeightsRead {
  public:
   explicit WeightsRead(Layer& layer) {

@@ -58,8 +58,8 @@ void add_events(const RankRecording& r, Tables& tables, Object& rank) {
   rank["calls"] = std::move(calls);
 }
 
-/// Numbers in a row for each sample: nanoseconds, then bytes by kind. Of more than `most` samples,
-/// the largest of each few.
+/// A flat list with the numbers of each sample: nanoseconds, then bytes by kind. If there are more
+/// than `most` samples, each group of consecutive ones is replaced by its largest.
 Object memory_json(const RankRecording& r, size_t most) {
   Object all = Object::array();
   const size_t each = std::max<size_t>(1, (r.memory.size() + most - 1) / most);

@@ -68,7 +68,7 @@ int CsvReader::take() {
   return byte;
 }
 
-/// Adds to the bytes of the record, which has a limit.
+/// Counts bytes of the record, and refuses a record beyond the limit.
 void CsvReader::count_bytes(size_t count) {
   record_bytes_ += count;
   if (record_bytes_ > limits_.max_record_bytes) {

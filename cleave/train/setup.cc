@@ -304,7 +304,7 @@ DatasetOptions dataset_options(const TrainSetup& setup, const std::vector<std::s
           .classes = model.facts().labels};
 }
 
-/// Shows what did not fit into the sequences.
+/// Warns once about texts that were truncated or left out.
 void warn_of(const std::string& what_was_cut) {
   if (!what_was_cut.empty()) log_warning_once(what_was_cut);
 }
