@@ -1,5 +1,7 @@
 // The kernels divide their work among the rank's threads. Their results must not depend on how many
 // there are: the oracle is the same call on one thread.
+#include "tests/support/threads.h"
+
 #include <cmath>
 #include <cstddef>
 #include <filesystem>
@@ -12,7 +14,6 @@
 #include <vector>
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -28,19 +29,8 @@
 namespace cleave::threads_test {
 namespace {
 
+using test::Threads;
 using Tensors = std::vector<Tensor>;
-
-/// Sets the number of threads of this thread's parallel loops until the end of the scope.
-class Threads {
- public:
-  explicit Threads(int number) : before_(at::get_num_threads()) { at::set_num_threads(number); }
-  ~Threads() { at::set_num_threads(before_); }
-  Threads(const Threads&) = delete;
-  Threads& operator=(const Threads&) = delete;
-
- private:
-  int before_;
-};
 
 Tensor random(at::IntArrayRef shape, at::ScalarType type, uint64_t seed = 1) {
   return at::randn(shape, at::detail::createCPUGenerator(seed), at::kDouble).to(type);
