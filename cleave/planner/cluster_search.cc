@@ -189,7 +189,7 @@ std::string why_slower(const ClusterPlan& best, const ClusterPlan& slower) {
     if (b.at(i).second - a.at(i).second > b.at(most).second - a.at(most).second) most = i;
   }
   const double share = slower.cost.time.total() / best.cost.time.total() - 1;
-  const std::string text = fixed_text(100 * share, 1) + " % slower";
+  std::string text = fixed_text(100 * share, 1) + " % slower";
   const double more = b.at(most).second - a.at(most).second;
   if (more <= 0) return text;
   return str(text, ": ", b.at(most).first, " +", fixed_text(more, more < 1 ? 3 : 1), " s");
