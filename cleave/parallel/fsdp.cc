@@ -5,7 +5,8 @@
 //   2. An identity node on the layer's output runs first in backward: it gathers into the buffer
 //      again and sets the weights as those that a recomputation reads.
 //   3. Frozen weights have no such node; an identity node on the layer's input frees their buffer.
-//      If the input has no gradient, their buffer is freed at the end of backward.
+//      If the input has no gradient, their buffer is freed at the end of backward. So are
+//      weights that forward did not use, since backward does not reach their node.
 //   4. The node of step 1 runs when the gradients of all its weights are complete: it frees the
 //      buffer and starts to sum the gradients into shards. The sum is added to the leaves when the
 //      next sum starts, or at the end of backward.
@@ -42,6 +43,7 @@ class Buffer {
 
   [[nodiscard]] const Parameters& parameters() const { return shards_->parameters(); }
   [[nodiscard]] bool is_frozen() const { return parameters().front()->is_frozen(); }
+  [[nodiscard]] bool is_allocated() const { return is_allocated_; }
   /// Waits for the first gather and returns the weights.
   [[nodiscard]] std::vector<Tensor> take_parts() {
     flat_ = gather_.wait();
@@ -223,7 +225,6 @@ class Fsdp : public Wrap {
     std::copy_if(buffers.begin(), buffers.end(), std::back_inserter(frozen),
                  [](const auto& buffer) { return buffer->is_frozen(); });
     const bool frees_at_input = !frozen.empty() && needs_grad(x.local());
-    const bool frees_at_end = !frozen.empty() && !frees_at_input;
     std::vector<Gathered> all;
     for (const auto& buffer : buffers) {
       all.push_back(gathered(buffer, order_->pending));
@@ -240,14 +241,13 @@ class Fsdp : public Wrap {
       return y;
     }
     const auto identity = [](const Tensor& t) { return t; };
-    const auto refill = [all, previous,
-                         last = frees_at_end ? frozen : Buffers()](const Tensor& gradient) {
+    const auto refill = [all, previous, buffers](const Tensor& gradient) {
       for (const Gathered& g : all) {
         g.buffer->refill();
         g.install();
       }
       for (const auto& buffer : previous) buffer->start_refill();
-      if (!last.empty()) free_after_backward(last);
+      free_after_backward(buffers);
       return gradient;
     };
     return y.with(differentiable("fsdp_refill", y.local(), identity, refill));
@@ -264,9 +264,13 @@ class Fsdp : public Wrap {
     return x.with(differentiable("fsdp_free", x.local(), identity, free));
   }
 
-  static void free_after_backward(const Buffers& frozen) {
-    after_backward([frozen] {
-      for (const auto& buffer : frozen) buffer->free();
+  /// Frees what no node frees: buffers of weights that forward did not use in this call, and frozen
+  /// ones if the input has no gradient.
+  static void free_after_backward(const Buffers& buffers) {
+    after_backward([buffers] {
+      for (const auto& buffer : buffers) {
+        if (buffer->is_allocated()) buffer->free();
+      }
     });
   }
 

@@ -8,6 +8,7 @@
 #include "cleave/nn/cross_entropy.h"
 #include "cleave/nn/linear.h"
 #include "cleave/nn/norm.h"
+#include "cleave/parallel/gradients.h"
 #include "cleave/parallel/recompute.h"
 #include "cleave/parallel/zero1.h"
 #include "tests/support/golden.h"
@@ -263,6 +264,44 @@ TEST(FullyShard, FrozenWeights_AreFreedAfterBackward) {
       EXPECT_NEAR(sharded_loss, loss, 1e-13);
       EXPECT_NEAR(sharded_norm, 2 * norm, 1e-12);  // the sum of two ranks' equal gradients
     }
+  });
+}
+
+/// x, or x times a weight, 3 in each place.
+class Skipped : public Layer {
+ public:
+  Skipped() { add("scale", scale_); }
+  bool is_skipped = false;
+
+ protected:
+  DTensor forward(const DTensor& x, const Context& /*context*/) override {
+    return is_skipped ? x : x.with(x.local() * scale_->use());
+  }
+
+ private:
+  std::shared_ptr<Parameter> scale_ =
+      std::make_shared<Parameter>(std::vector<int64_t>{4}, Init::constant(3));
+};
+
+// As the skipped layers of LayerDrop. Oracle: the product rule.
+TEST(FullyShard, LayerThatAStepSkips_HasAGradientOfZeros) {
+  test::on_ranks(2, [](const Axis& dp) {
+    Skipped first, second;
+    for (Skipped* layer : {&first, &second}) {
+      fully_shard(*layer, dp);
+      materialize(*layer);
+    }
+    second.is_skipped = true;
+    const Parameters parameters{first.parameters()[0], second.parameters()[0]};
+    GradientSync gradients(parameters, dp, {.sharding = DataSharding::kFsdp});
+    gradients.begin(1);
+    const DTensor y = first(DTensor(at::full({4}, 5.0F), Axis(), Replicate{}), Context());
+    second(y, Context()).local().sum().backward();
+    EXPECT_FALSE(parameters[1]->is_readable()) << "is still gathered";
+    gradients.complete();
+    EXPECT_TRUE(at::equal(parameters[0]->leaf().grad(), at::full({2}, 10.0F)));  // of two ranks
+    EXPECT_TRUE(at::equal(parameters[1]->leaf().grad(), at::zeros({2})));
+    EXPECT_DOUBLE_EQ(clip_grad_norm(parameters, 1e9).value, 20);
   });
 }
 
