@@ -72,7 +72,7 @@ Row chat_template(std::string* target) {
 
 Row train_on(std::string* target) {
   return {target,    "train-on",
-          "",        "tokens of chats that the loss is on",
+          "",        "chat tokens that count in the loss",
           "",        Choices{"assistant", "all"},
           kMustMatch};
 }

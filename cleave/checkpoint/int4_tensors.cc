@@ -124,7 +124,7 @@ Int4Tensors::Int4Tensors(std::unique_ptr<TensorSource> files) : files_(std::move
 
 void Int4Tensors::add_new(TensorInfo info) {
   CLEAVE_CHECK(add(std::move(info)) == nullptr, Code::kFormat, path(), ": tensor '",
-               tensors_.back().name, "' is there twice, in 4 bits and otherwise");
+               tensors_.back().name, "' is in the file twice, in 4 bits and in another type");
 }
 
 void Int4Tensors::add_matrix(const TensorInfo& codes, std::string_view ending) {

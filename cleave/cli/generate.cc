@@ -14,7 +14,7 @@ constexpr int64_t kChatTokens = 512;  // of an answer
 
 void check_chat(const GenerateOptions& options) {
   CLEAVE_CHECK(options.num_beams == 1 && options.num_return_sequences == 1, Code::kUsage,
-               "--chat prints one answer as it is made; omit --num-beams and "
+               "--chat streams one answer; omit --num-beams and "
                "--num-return-sequences");
   CLEAVE_CHECK(!options.json, Code::kUsage, "--chat prints text; omit --json");
   CLEAVE_CHECK(options.prompt_ids.empty(), Code::kUsage, "--chat answers texts; ",

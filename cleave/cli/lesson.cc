@@ -209,19 +209,19 @@ int run(const Options& options) {
 }  // namespace
 
 Command lesson_command() {
-  return {.name = "lesson",
-          .summary = "show a kind of parallelism in a recorded step, with questions and answers",
-          .usage = "tp|sp|pp|zero|fsdp [flags]",
-          .define = [](Flags& flags) -> Run {
-            auto options = std::make_shared<Options>();
-            flags.positional(&options->name,
-                             {"lesson", "tp|sp|pp|zero|fsdp",
-                              "tensor, sequence or pipeline parallelism, ZeRO-1, or FSDP"});
-            flags.add({&options->out, "out", "DIR", "folder for its runs, which must be new",
-                       "lesson-NAME"});
-            flags.add({&options->json, "json", "", "print one line of JSON", "off"});
-            return [options] { return run(*options); };
-          }};
+  return {
+      .name = "lesson",
+      .summary = "show a kind of parallelism in a recorded step, with questions and answers",
+      .usage = "tp|sp|pp|zero|fsdp [flags]",
+      .define = [](Flags& flags) -> Run {
+        auto options = std::make_shared<Options>();
+        flags.positional(&options->name,
+                         {"lesson", "tp|sp|pp|zero|fsdp",
+                          "tensor, sequence or pipeline parallelism, ZeRO-1, or FSDP"});
+        flags.add({&options->out, "out", "DIR", "new folder for the lesson's runs", "lesson-NAME"});
+        flags.add({&options->json, "json", "", "print one line of JSON", "off"});
+        return [options] { return run(*options); };
+      }};
 }
 
 }  // namespace cleave::cli

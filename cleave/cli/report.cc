@@ -40,7 +40,7 @@ Command report_command() {
             flags.positional(&options->runs,
                              {"run", "RUN", "run folder of cleave train; it may be in progress"});
             flags.add({&options->out, "out", "FILE.html",
-                       "page to write; of several runs comparison.html", "RUN/report.html"});
+                       "page to write; for several runs comparison.html", "RUN/report.html"});
             return [options] { return run(*options); };
           }};
 }

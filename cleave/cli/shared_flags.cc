@@ -36,8 +36,9 @@ LauncherFlags::LauncherFlags(Flags& flags) {
   flags.group("other");
   flags.add(quiet(&is_quiet_));
   flags.config();
-  flags.add({&local_rank_, "local-rank", "N", "set by torch.distributed.launch; only checked",
-             "none", option::Limits{0, 65535}});
+  flags.add({&local_rank_, "local-rank", "N",
+             "set by torch.distributed.launch; Cleave only checks it", "none",
+             option::Limits{0, 65535}});
 }
 
 void LauncherFlags::apply() const {

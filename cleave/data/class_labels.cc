@@ -133,7 +133,7 @@ std::vector<float> class_targets(const LabelSet& row, const std::vector<std::str
   for (const Label& label : row.classes) {
     float& target = targets[static_cast<size_t>(class_of(label, names, at))];
     CLEAVE_CHECK(target == 0, Code::kFormat, at, ": label ", shown(label),
-                 " is there twice; write each class once, or 0.0 or 1.0 for each class of the "
+                 " occurs twice; write each class once, or 0.0 or 1.0 for each class of the "
                  "model (0 and 1 are indexes)");
     target = 1;
   }

@@ -146,8 +146,8 @@ TEST_F(Multilabel, OtherLabels_AreRefusedWithTheirPlace) {
               HasSubstr("a.jsonl:2: label 3 is not the index of one of the model's 3"));
   EXPECT_THAT(jsonl(R"(["hope"])"), HasSubstr("label 'hope' is not one of the model's 3 classes"));
   // A vector of whole numbers would be read as indexes.
-  EXPECT_THAT(jsonl("[0, 1, 0]"), HasSubstr("a.jsonl:2: label 0 is there twice"));
-  EXPECT_THAT(jsonl(R"(["joy", 2])"), HasSubstr("label 2 is there twice"));
+  EXPECT_THAT(jsonl("[0, 1, 0]"), HasSubstr("a.jsonl:2: label 0 occurs twice"));
+  EXPECT_THAT(jsonl(R"(["joy", 2])"), HasSubstr("label 2 occurs twice"));
   EXPECT_THAT(refusal("b.jsonl", R"({"text": "a"})"), HasSubstr("\"label\" is missing"));
   EXPECT_THAT(refusal("c.jsonl", R"({"input_ids": [1], "labels": [7]})"),
               HasSubstr("c.jsonl:1: label 7 is not the index"));

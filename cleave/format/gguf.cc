@@ -88,7 +88,7 @@ class Reader {
   /// Checks that `bytes` more are in the file.
   void require(uint64_t bytes, std::string_view what) const {
     CLEAVE_CHECK(bytes <= left(), Code::kFormat, file_.path(), ": ", what, " at byte ", at_,
-                 " needs ", bytes, " bytes; the file has ", left(), " more, it is truncated");
+                 " needs ", bytes, " bytes; only ", left(), " are left; the file is truncated");
   }
 
  private:
@@ -344,7 +344,7 @@ void Gguf::add_part(File file, std::vector<GgufTensor> tensors) {
   for (GgufTensor& tensor : tensors) {
     tensor.part = files_.size();
     CLEAVE_CHECK(add(std::move(tensor)) == nullptr, Code::kFormat, file.path(), ": tensor '",
-                 tensors_.back().name, "' is there twice");
+                 tensors_.back().name, "' is in the file twice");
   }
   files_.push_back(std::move(file));
 }

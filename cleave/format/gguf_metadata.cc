@@ -19,7 +19,7 @@ std::string GgufValue::text() const {
 
 void GgufMetadata::add(std::string key, GgufValue value) {
   const bool added = by_key_.emplace(key, entries_.size()).second;
-  if (!added) fail(key, "it is there twice");
+  if (!added) fail(key, "the key occurs twice");
   entries_.emplace_back(std::move(key), std::move(value));
 }
 

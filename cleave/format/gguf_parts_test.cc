@@ -149,7 +149,7 @@ TEST(GgufParts, PartsThatDoNotBelongTogether_AreRefused) {
       {{1, 3, {"b"}}, "m-00002-of-00002.gguf: metadata 'split.count': it is 3; expected 2"},
       {{1, -1, {"b"}}, "m-00002-of-00002.gguf: metadata 'split.count': it is missing"},
       {{-1, 2, {"b"}}, "m-00002-of-00002.gguf: metadata 'split.no': it is missing"},
-      {{1, 2, {"a"}}, "m-00002-of-00002.gguf: tensor 'a' is there twice"},
+      {{1, 2, {"a"}}, "m-00002-of-00002.gguf: tensor 'a' is in the file twice"},
       {{1, 2, {}}, "m-00001-of-00002.gguf: metadata 'split.tensors.count': it is 2; the 2 parts"}};
   for (const auto& [second, problem] : seconds) {
     EXPECT_THAT(problem_of(first, second), HasSubstr(problem));

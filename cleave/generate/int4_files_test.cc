@@ -250,7 +250,8 @@ TEST(Int4Files, PartsThatDoNotFit_AreNamed) {
        "there is no tensor 'v.int4_scales'"},
       {{{"w.int4", DType::kU8, {4, 32}}, scales, {"w.int4_mins", DType::kF16, {4, 1}}},
        "'w.int4_mins' is F16 of shape [4, 1]"},
-      {{{"w.int4", DType::kU8, {4, 32}}, scales, {"w", DType::kF32, {4, 64}}}, "is there twice"}};
+      {{{"w.int4", DType::kU8, {4, 32}}, scales, {"w", DType::kF32, {4, 64}}},
+       "is in the file twice"}};
   for (size_t i = 0; i < cases.size(); ++i) {
     const std::string folder = root / std::to_string(i);
     write_parts(folder, cases[i].first);

@@ -16,7 +16,7 @@ struct RunOptions : MachineOptions {
   std::string adapter;    ///< folder of an adapter (LoRA) for the model; empty = none
   std::string tokenizer;  ///< "bytes", or a folder or file; empty = the model's
   int tp = 0;             ///< 0 = all ranks of the launcher / ep, 1 without one
-  int ep = 1;             ///< ranks that share out the experts; each runs all other layers
+  int ep = 1;             ///< ranks that divide the experts among them; each runs all other layers
   std::string dtype;      ///< empty = that of the files
   std::string kv_cache_dtype = "auto";  ///< auto | bf16 | int8
   bool json = false;
@@ -87,8 +87,10 @@ inline Row adapter_folder(std::string* target) {
 
 /// --ep of commands without data-parallel ranks.
 inline Row expert_parallel(int* target) {
-  return {target, "ep",   "N",       "ranks that share out the experts; each runs all other layers",
-          "",     kRanks, kMustMatch};
+  return {target,    "ep",
+          "N",       "ranks that divide the experts among them; each runs all other layers",
+          "",        kRanks,
+          kMustMatch};
 }
 
 /// How a model that is not trained is spread over ranks. `own`: the axes and other rows of the

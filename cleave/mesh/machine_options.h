@@ -34,7 +34,7 @@ inline Row tensor_parallel(int* target) {
 /// --ep of commands in which the experts lie on the data-parallel ranks.
 inline Row data_expert_parallel(int* target, Across across = kMayDiffer) {
   return {target, "ep",
-          "N",    "data-parallel ranks that share out the experts of each layer; divides --dp",
+          "N",    "data-parallel ranks that divide each layer's experts among them; divides --dp",
           "",     kRanks,
           across};
 }

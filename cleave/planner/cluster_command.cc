@@ -85,7 +85,7 @@ ClusterTask task_of(const PlanOptions& o, const Cluster& cluster) {
     task.takes = [&o](const ClusterRun& run) { return has_fixed(o, run); };
   }
   CLEAVE_CHECK(o.dtype != "fp64", Code::kUsage,
-               "--dtype fp64 has no matrix speed in a cluster; choose fp32, bf16 or fp16");
+               "--dtype fp64: clusters have no speed for fp64; choose fp32, bf16 or fp16");
   ClusterRun& run = task.run;
   run.global_batch = o.batch_size;
   run.seq_len = o.seq_len;

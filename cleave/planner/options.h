@@ -124,8 +124,8 @@ inline std::vector<Section> sections(PlanOptions& o) {
          "list the best layouts of --ranks devices of a cluster: here, a100-80gb, h100-80gb, h200, "
          "b200, mi300x, ... or a file",
          "off"},
-        {&o.tokens, "tokens", "COUNT", "also days and device-hours of this many tokens, e.g. 300B",
-         "none"},
+        {&o.tokens, "tokens", "COUNT",
+         "also print days and device-hours for this many tokens, e.g. 300B", "none"},
         {&o.html, "html", "FILE.html", "also write a page with sliders for the layouts", "none"},
         {&o.runs, "runs", "FILE.csv", "predict a table of published runs", "none"}}},
       {"dry run of one rank",

@@ -30,7 +30,7 @@ class CallbackNode : public torch::autograd::Node {
     TORCH_CHECK(backward_, name_, ": backward ran a second time over a freed graph");
     // libtorch enables grad mode here for create_graph only.
     CLEAVE_CHECK(!at::GradMode::is_enabled(), Code::kUsage, name_,
-                 " has no gradient of its gradient; call backward or autograd::grad without "
+                 " does not support double backward; call backward or autograd::grad without "
                  "create_graph, or compute this part of the loss with libtorch's operations");
     const at::NoGradGuard no_grad;
     return backward_(std::move(grads));

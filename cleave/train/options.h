@@ -85,14 +85,10 @@ inline Row task(std::string* target, std::string help) {
 }
 /// --dpo-beta.
 inline Row dpo_beta(double* target) {
-  return {target,
-          "dpo-beta",
-          "X",
-          "factor of rewards in --task dpo; a larger one keeps the model closer to its start",
-          "",
-          Limits{.low = 0, .high = 1000, .takes_low = false},
-          kMustMatch,
-          {.kind = OnResume::kWarn, .consequence = "the scale of the rewards changes"}};
+  return {target,     "dpo-beta",
+          "X",        "factor of rewards in --task dpo; larger: closer to the reference model",
+          "",         Limits{.low = 0, .high = 1000, .takes_low = false},
+          kMustMatch, {.kind = OnResume::kWarn, .consequence = "the scale of the rewards changes"}};
 }
 
 /// Options for the model and the data.
@@ -211,8 +207,8 @@ inline std::vector<Row> output_rows(TrainOptions& o) {
           {&o.record_step, "record-step", "STEP",
            "record what every rank does in this step: replay.html, and replay.json for Perfetto",
            "none", kSteps, kMustMatch},
-          {&o.log, "log", "", "also write the metrics of steps as event files for this program",
-           "none", Choices{"tensorboard"}}};
+          {&o.log, "log", "", "write each step's metrics as TensorBoard event files too", "none",
+           Choices{"tensorboard"}}};
 }
 
 /// The options of `cleave train`.

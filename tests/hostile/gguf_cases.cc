@@ -88,7 +88,7 @@ std::vector<HostileCase> accepted() {
 
 std::vector<HostileCase> broken_heads() {
   const std::string whole = file({});
-  return {{"empty", "", "needs 4 bytes; the file has 0 more, it is truncated"},
+  return {{"empty", "", "needs 4 bytes; only 0 are left; the file is truncated"},
           {"three bytes", "GGU", "it is truncated"},
           {"another format", "GGML" + whole.substr(4), "does not begin with 'GGUF'"},
           {"version 1", "GGUF" + number(1, 4) + whole.substr(8), "has version 1; expected"},
@@ -112,7 +112,7 @@ std::vector<HostileCase> broken_metadata() {
       {"key that is not UTF-8", file({.entries = {entry("\xff", 4, number(1, 4))}}),
        "is not UTF-8 at byte 0"},
       {"a key twice", file({.entries = {entry("k", 4, number(1, 4)), entry("k", 4, number(2, 4))}}),
-       "metadata 'k': it is there twice"},
+       "metadata 'k': the key occurs twice"},
       {"type 13", one_entry(13, number(0, 8)), "its type is 13; expected 0 to 12"},
       {"type 2^32 - 1", one_entry(UINT32_MAX, ""), "its type is 4294967295"},
       {"boolean 2", one_entry(7, "\2"), "a boolean is 2; expected 0 or 1"},
@@ -179,7 +179,7 @@ std::vector<HostileCase> broken_tensors() {
       {"name of 2^40 bytes", header(1, 0, number(uint64_t{1} << 40, 8)), "expected at most"},
       {"a name twice",
        file({.tensors = {tensor("t", {1}, 0, 0), tensor("t", {1}, 0, 32)}, .data_bytes = 36}),
-       "tensor 't' is there twice"},
+       "tensor 't' is in the file twice"},
       {"5 dims", one_tensor({1, 1, 1, 1, 1}, 0, 4), "has 5 dims; expected at most 4"},
       {"2^32 - 1 dims", header(1, 0, text("t") + number(UINT32_MAX, 4)), "expected at most 4"},
       {"size of 2^63", one_tensor({top}, 0, 4), "does not fit in 63 bits"},

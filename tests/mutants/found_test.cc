@@ -52,7 +52,7 @@ TEST(ChildProcess, StoppedBeforeItsProgramBegins_IsATimeout) {
     const ChildProcess child({.command = {"true"}, .environment = {}, .start_limit_s = 0.2});
   });
   EXPECT_EQ(error.code(), Code::kTimeout);
-  EXPECT_THAT(error.what(), HasSubstr(") has not begun; it was stopped"));
+  EXPECT_THAT(error.what(), HasSubstr(") did not start; it was stopped"));
 }
 
 }  // namespace

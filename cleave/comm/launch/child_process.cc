@@ -129,7 +129,7 @@ ChildProcess::ChildProcess(const ChildOptions& options) {
   if (!error) kill(pid_, SIGKILL);
   if (error != 0) waitpid(pid_, nullptr, 0);
   CLEAVE_CHECK(error.has_value(), Code::kTimeout, "timeout of ", options.start_limit_s,
-               " s: ", program, " (pid ", pid_, ") has not begun; it was stopped before it could");
+               " s: ", program, " (pid ", pid_, ") did not start; it was stopped before that");
   CLEAVE_CHECK(*error == 0, Code::kUsage, program, " cannot be started: ", std::strerror(*error));
   pidfd_ = static_cast<int>(syscall(SYS_pidfd_open, pid_, 0));
 }

@@ -117,8 +117,7 @@ class ConfigReader {
     for (const char* other : {"attention.value_length", "rope.dimension_count"}) {
       const int64_t dim = metadata_.int_or(key(other), head_dim);
       if (dim != head_dim && !(is_phi3 && other == std::string_view("rope.dimension_count"))) {
-        metadata_.fail(key(other),
-                       str("it is ", dim, "; only the head's size, ", head_dim, ", is supported"));
+        metadata_.fail(key(other), str("it is ", dim, "; expected the head size, ", head_dim));
       }
     }
     config_["hidden_size"] = hidden;
@@ -229,7 +228,7 @@ class ConfigReader {
 
   void read_longrope(double magnitude) {
     CLEAVE_CHECK(family_.model_type == "phi3", Code::kFormat, file_.path(), ": ", kGgufShortFactors,
-                 " is of longrope, which is read for phi3 only");
+                 " belongs to longrope, which Cleave supports only for phi3");
     config_["rope_scaling"] = {{"type", "longrope"}, {"attention_factor", tidy(magnitude)}};
     for (const auto& [name, tensor] : {std::pair("short_factor", kGgufShortFactors),
                                        std::pair("long_factor", kGgufLongFactors)}) {

@@ -44,7 +44,7 @@ class TokenizerReader {
     for (size_t id = 0; id < tokens_.size(); ++id) {
       if (tokens_[id].empty()) metadata_.fail(kTokens, str("token ", id, " is empty"));
       const bool added = ids_.emplace(tokens_[id], static_cast<int64_t>(id)).second;
-      if (!added) metadata_.fail(kTokens, str("'", tokens_[id], "' is there twice"));
+      if (!added) metadata_.fail(kTokens, str("'", tokens_[id], "' is in the list twice"));
     }
     if (metadata_.has(kTypes) && metadata_.ints_at(kTypes).size() != tokens_.size()) {
       metadata_.fail(kTypes, str("it has another length than the ", tokens_.size(), " tokens"));
