@@ -91,15 +91,25 @@ endfunction()
 
 # Each TEST of a test binary becomes a ctest with one label. Suites or instances that begin with Real need the real models
 # and texts of CLEAVE_DATA: their label is real. Suites that end in Full, or whose instance is called Full, run only in
-# ./run test --full.
-#   cleave_discover_tests(target prefix label PROPERTIES...)
-function(cleave_discover_tests target prefix label)
-  gtest_discover_tests(${target} TEST_PREFIX "${prefix}." DISCOVERY_TIMEOUT 60 TEST_FILTER "-Full/*:*Full.*:*Real*.*"
+# ./run test --full. Suites that match the pattern `grouped` run in three processes: they have hundreds of cases that take
+# less time than the start of libtorch.
+#   cleave_discover_tests(target prefix label grouped PROPERTIES...)
+function(cleave_discover_tests target prefix label grouped)
+  set(special "Full/*:*Full.*:*Real*.*")
+  gtest_discover_tests(${target} TEST_PREFIX "${prefix}." DISCOVERY_TIMEOUT 60 TEST_FILTER "-${special}:${grouped}"
                        PROPERTIES LABELS ${label} ${ARGN})
   gtest_discover_tests(${target} TEST_PREFIX "${prefix}." DISCOVERY_TIMEOUT 60 TEST_LIST ${target}_real
                        TEST_FILTER "*Real*.*:-Full/*:*Full.*" PROPERTIES LABELS real ${ARGN})
   gtest_discover_tests(${target} TEST_PREFIX "${prefix}." DISCOVERY_TIMEOUT 60 TEST_LIST ${target}_full
                        TEST_FILTER "Full/*:*Full.*" PROPERTIES ${ARGN} TIMEOUT 1200 LABELS full)
+  if(grouped)
+    foreach(shard RANGE 0 2)
+      set(name ${prefix}.Grouped.${shard})
+      add_test(NAME ${name} COMMAND ${CMAKE_COMMAND} -E env GTEST_TOTAL_SHARDS=3 GTEST_SHARD_INDEX=${shard}
+               $<TARGET_FILE:${target}> --gtest_brief=1 --gtest_filter=${grouped}:-${special})
+      set_tests_properties(${name} PROPERTIES TIMEOUT 1200 LABELS ${label} ${ARGN})
+    endforeach()
+  endif()
 endfunction()
 
 # One test binary per module, from the *_test.cc among its sources.
@@ -119,5 +129,12 @@ function(cleave_module_test module library)
     target_link_libraries(${module}_test PRIVATE torch_test_support)
     target_precompile_headers(${module}_test REUSE_FROM torch_test_pch)
   endif()
-  cleave_discover_tests(${module}_test ${module} quick ENVIRONMENT "OMP_NUM_THREADS=1")
+  set(grouped)
+  foreach(source IN LISTS sources)
+    file(STRINGS ${source} goldens REGEX "^TEST(_P|_F)?\\([A-Za-z0-9]*Golden," LIMIT_COUNT 1)
+    if(goldens)
+      set(grouped "*Golden.*")
+    endif()
+  endforeach()
+  cleave_discover_tests(${module}_test ${module} quick "${grouped}" ENVIRONMENT "OMP_NUM_THREADS=1")
 endfunction()
