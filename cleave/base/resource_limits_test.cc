@@ -113,7 +113,7 @@ TEST_F(CgroupLimitsTest, MemoryOfAMachine_IsWhatIsAvailable) {
   EXPECT_EQ(available()->bytes, int64_t{4} << 30);
 }
 
-// Of 3000 bytes, 2400 are used, 700 of them by files and slabs that the kernel frees.
+// The limit is 3000 bytes. 2400 are used, 700 of them by files and slabs that the kernel frees.
 TEST_F(CgroupLimitsTest, MemoryOfVersion2_IsTheLimitWithoutWhatCannotBeReclaimed) {
   write("proc/meminfo", kMeminfo);
   write("proc/self/cgroup", "0::/jobs/step\n");

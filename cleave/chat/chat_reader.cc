@@ -297,7 +297,8 @@ TokenizedChat ChatReader::rendered(const Json& row, const std::string& kind) con
   }
   ChatText text = options_.chat_template->training_text(messages, own);
   std::vector<jinja::ByteSpan>& parts = text.assistant;
-  // Of the parts of the first `count` messages. A part after all messages is of the last one.
+  // The end of the parts of the first `count` messages. A part after all messages belongs to the
+  // last message.
   const auto end_of = [&](size_t count) {
     if (count == messages.size()) return parts.end();
     const ChatMessages first(messages.begin(), messages.begin() + static_cast<ptrdiff_t>(count));

@@ -34,12 +34,12 @@ using BlockReader = std::function<void(std::span<const Slice> slices, std::span<
 /// weights that take the place of the model's (modules_to_save and bias of PEFT).
 class AdapterDelta {
  public:
-  /// Throws Error(kFormat) unless every tensor of the folder belongs to a Linear layer of `model`
-  /// and fits its weight, or is a parameter of it and the adapter has modules_to_save or biases.
-  /// PEFT adds a copy of the base model's weight for a head with an adapter. With `left_out`,
-  /// tensors of other layers are no error but added to it: the model may have another head than the
-  /// adapter's. `is_averaged`: the averages of a checkpoint (train --ema); throws as EmaTensors
-  /// does.
+  /// Each tensor of the folder must belong to a Linear layer of `model` and fit its weight. If the
+  /// adapter has modules_to_save or biases, it may also be a parameter of the model. For a head
+  /// with an adapter, PEFT adds a copy of the base model's weight. Any other tensor is
+  /// Error(kFormat), but with `left_out` it is added there: the model may have another head than
+  /// the adapter's. `is_averaged`: reads the averages of a checkpoint (train --ema); throws as
+  /// EmaTensors does.
   AdapterDelta(const std::filesystem::path& folder, Model& model,
                std::set<std::string>* left_out = nullptr, bool is_averaged = false);
 
@@ -47,8 +47,8 @@ class AdapterDelta {
   /// `stored.name` with other values: the adapter is of another model. `read_base` as in merge().
   void require_same_base(const TensorInfo& stored, const BlockReader& read_base) const;
 
-  /// The name in the adapter's files of the tensor that takes the place of a parameter; "" if there
-  /// is none.
+  /// The name, in the adapter's files, of the tensor that replaces a parameter; "" if there is
+  /// none.
   [[nodiscard]] std::string whole(const std::string& parameter) const;
   [[nodiscard]] const TensorSource& files() const { return *files_; }
 

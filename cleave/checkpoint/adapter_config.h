@@ -18,8 +18,8 @@ inline constexpr std::string_view kMergeInPeft =
 /// What adapter_config.json says about an adapter's tensors.
 struct AdapterSettings {
   LoraOptions lora;
-  /// Of some layers (rank_pattern and alpha_pattern of PEFT): the ends of their paths, or whole
-  /// paths after "^". The first that fits counts.
+  /// Ranks and alphas of single layers (rank_pattern and alpha_pattern of PEFT), by the end of a
+  /// layer's path, or by its whole path after "^". The first entry that fits counts.
   std::vector<std::pair<std::string, int64_t>> ranks{};
   std::vector<std::pair<std::string, double>> alphas{};
   bool has_biases = false;  ///< the files have biases that take the place of the model's

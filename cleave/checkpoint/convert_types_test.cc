@@ -47,7 +47,7 @@ TEST(Convert, ValuesThatTheNewTypeDoesNotReach_AreRefusedAndNothingIsLeft) {
   }
 }
 
-// Of chat templates, transformers writes the default one into a file and the others into a folder.
+// transformers writes the default chat template into a file and the others into a folder.
 TEST(Convert, FolderOfChatTemplates_IsCopied) {
   const test::TempFolder folder;
   const std::filesystem::path source = folder / "model";

@@ -18,10 +18,9 @@ struct GgufModelTensor : TensorInfo {
   double added = 0;     ///< as GgufName
 };
 
-/// The tensors of a GGUF file under the names of the model's parameters, with rows in their order,
-/// and each expert's matrix by itself.
-/// Tensors that GGUF has no parameter for keep their names; the factors of rotary scaling, which
-/// config.json has, are left out.
+/// The tensors of a GGUF file under the names of the model's parameters, with rows in the
+/// parameters' order and one tensor for each expert's matrix. Tensors that belong to no parameter
+/// keep their names. The factors of rotary scaling are left out, because config.json has them.
 class GgufTensors : public ListedTensors<GgufModelTensor> {
  public:
   /// `config` is the file's (config_from_gguf). Throws Error(kFormat) for an unknown architecture,

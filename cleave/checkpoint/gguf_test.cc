@@ -268,7 +268,7 @@ TEST(GgufModel, RowsThatFillNoBlock_GetAWiderType) {
   EXPECT_EQ(types_of(middle, "ffn_down.weight"), "F16 F16 ");
 }
 
-// Of 21 tensors, 5 are norms in fp32. With rows of 96, only those of 20 of ffn_down fit no Q8_0.
+// 5 of the 21 tensors are norms in fp32. Rows of 96 fit Q8_0, but not those of 20 of ffn_down.
 TEST(GgufModel, TensorsWithMoreBitsThanAskedFor_AreCounted) {
   const TempFolder folder;
   const auto num_wider = [&](const std::string& name, std::string_view config) {

@@ -60,7 +60,7 @@ class Int4Source : public ListedTensors<TensorInfo> {
   /// matrix.
   Int4Source(const TensorSource& source, Model& model, bool has_mins);
 
-  /// Of a matrix in 4 bits, takes slices of rows only.
+  /// For a matrix in 4 bits, `slices` may only select rows.
   void read_block(std::string_view name, std::span<const Slice> slices,
                   std::span<std::byte> out) const override;
   [[nodiscard]] std::string path() const override { return source_.path(); }
@@ -80,8 +80,9 @@ class Int4Source : public ListedTensors<TensorInfo> {
   [[nodiscard]] Int4Rows rounded_once(const TensorInfo& info, bool is_transposed, Range rows,
                                       bool needs_codes) const;
 
-  /// Scales and minimums of the last matrix, an eighth of a byte for each element: a writer reads
-  /// its codes, then its scales, then its minimums, and each would read and round the matrix again.
+  /// Scales and minimums of the last matrix, an eighth of a byte for each element. A writer reads
+  /// the codes of a matrix, then its scales, then its minimums. Without this memory, each of the
+  /// three would read and round the matrix again.
   struct Kept {
     std::string matrix;
     Tensor scales, mins;

@@ -55,8 +55,8 @@ LoadResult load_model(Model& model, const ModelFolder& folder, at::ScalarType dt
 LoadResult load_for_other_task(Model& model, const ModelFolder& folder, at::ScalarType dtype,
                                uint64_t seed);
 
-/// The paths of the layers, without those inside of them, that load_for_other_task() starts anew
-/// as a whole. Throws as it does.
+/// The paths of the outermost layers that get only initial values in load_for_other_task(). Throws
+/// as load_for_other_task() does.
 std::vector<std::string> new_layers(Model& model, const ModelFolder& folder);
 
 /// Allocates the parameters of a model's adapters (parallel/lora.h) and fills them from an

@@ -25,12 +25,12 @@ struct ModelTensor : TensorInfo {
   bool is_of_adapter = false;  ///< it is in the adapter's files, in place of the model's
 };
 
-/// A model folder's tensors under the names of the model's parameters, with rows in their order,
-/// and merged with the folder's adapter unless `model` has adapters of its own (parallel/lora.h);
-/// of a head that the adapter's files have (modules_to_save), their tensors.
-/// Merged weights have the wider of the files' dtype and `merged`; without it, the files'. Then
-/// tensors that the model does not read but that belong to it (a rotary table of older
-/// programs).
+/// A model folder's tensors under the names of the model's parameters, with rows in the parameters'
+/// order. Unless `model` has its own adapters (parallel/lora.h), they are merged with the folder's
+/// adapter, whose files may also have a head of their own (modules_to_save). Merged weights have
+/// the wider of the files' dtype and `merged`, or the files' dtype without `merged`. After the
+/// parameters come tensors that belong to the model but that it does not read (a rotary table of
+/// older programs).
 class ModelTensors : public ListedTensors<ModelTensor> {
  public:
   /// Every parameter of `model` but those of adapters must have a tensor of its whole shape:

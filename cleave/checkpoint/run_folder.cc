@@ -125,8 +125,8 @@ fs::path set_aside(const fs::path& path, const std::string& suffix) {
   return aside;
 }
 
-/// Sets aside what has the name of the next checkpoint and is none, because it has no manifest: it
-/// was made by hand, or another program left it.
+/// Sets aside a folder that has the name of the next checkpoint but no manifest, so is no
+/// checkpoint: it was made by hand, or another program left it.
 void clear_name(const fs::path& target) {
   if (!fs::exists(fs::symlink_status(target)) || fs::exists(target / kManifestName)) return;
   const fs::path aside = set_aside(target, ".damaged");
@@ -359,7 +359,7 @@ std::optional<IntactCheckpoint> newest_intact_checkpoint(const fs::path& run, co
     world.broadcast_(candidate, 0, "restart: newest checkpoint");
     if (candidate.item<int64_t>() < 0) break;
     whole.path = run / checkpoint_name(candidate.item<int64_t>());
-    // What another host does not see is not damaged, and must not be set aside.
+    // A checkpoint that another host does not see is not damaged, and must not be set aside.
     require_seen(world, "restart: is the folder shared", whole.path.string(), [&] {
       std::error_code unreadable;
       return fs::exists(whole.path / kManifestName, unreadable) || unreadable;

@@ -173,7 +173,7 @@ ShardedSave::~ShardedSave() {
   if (thread_.joinable()) thread_.join();
 }
 
-/// Of the n data-parallel copies of tensor i, the (i mod n)-th one writes.
+/// Whether this rank writes the tensor: the (i mod n)-th of n data-parallel copies writes tensor i.
 bool ShardedSave::is_mine(const ShardedTensor& tensor, size_t index) const {
   if (!tensor.local.defined()) return false;  // of another pipeline stage, or another rank's expert
   const Axis& copies = tensor.parameter->copies().value_or(writers_.dp);

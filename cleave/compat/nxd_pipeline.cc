@@ -15,7 +15,7 @@
 
 namespace cleave::nxd {
 
-/// A batch's micro-batches: the pipeline's form, and the inputs for the loss.
+/// The micro-batches of a batch, as the pipeline takes them and as inputs of the loss.
 struct NxDPPModel::Work {
   std::vector<MicroBatch> micro_batches;
   std::vector<PipelineInputs> inputs;

@@ -27,7 +27,7 @@ class ChatSequences : public Dataset {
       : options_(options), ids_(options.cache_folder), labels_(options.cache_folder) {}
 
   [[nodiscard]] bool is_text() const override { return true; }
-  /// Of all ids and labels, as of the last finish().
+  /// The fingerprint of all ids and labels at the last finish().
   [[nodiscard]] uint64_t fingerprint() const override { return fingerprint_; }
   /// Sets the fingerprint: it reads all sequences.
   void finish();

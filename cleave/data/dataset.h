@@ -33,7 +33,7 @@ struct Sample {
   std::vector<int64_t> positions{};  ///< restart at 0 where a text begins; empty: one text
   std::optional<int64_t> label{};    ///< class of the sequence (kClassify); `labels` is empty then
   std::optional<double> score{};     ///< number of the sequence (kRegression); the same
-  /// Of each class, 1 if the sequence has it, else 0 (kMultilabel); the same.
+  /// For each class, 1 if the sequence has it, else 0 (kMultilabel); the same.
   std::vector<float> class_targets{};
   /// The rejected sequence of a pair (kDpo), whose chosen one is `ids`; else empty.
   std::vector<int64_t> rejected_ids{}, rejected_labels{};

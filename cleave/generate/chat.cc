@@ -62,7 +62,7 @@ std::optional<std::string> next_line() {
     return std::nullopt;
   }
   while (line.ends_with('\n') || line.ends_with('\r')) line.pop_back();
-  // Of a file that was written on Windows.
+  // A file that was written on Windows may begin with it.
   if (line.starts_with(kByteOrderMark)) line.erase(0, kByteOrderMark.size());
   return line;
 }

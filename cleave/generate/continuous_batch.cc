@@ -20,8 +20,9 @@ namespace {
 /// reads all weights once more and copies the cache.
 constexpr int64_t kStartShare = 8;
 
-/// The cache of sequences that run together, in which each has room for the longest. Padding at
-/// most doubles its memory, unless it is as small as that of max_sequences of kShortRow ids.
+/// The cache of sequences that run together: each has room for as many ids as the longest. Padding
+/// at most doubles the memory of the cache, unless the cache is no larger than that of
+/// max_sequences sequences of kShortRow ids.
 class CacheRows {
  public:
   explicit CacheRows(int64_t max_sequences) : free_(max_sequences * kShortRow) {}
@@ -163,7 +164,7 @@ void ContinuousBatch::Rows::start_prompts() {
   for (size_t i = 0; i < count && !waiting_.empty(); ++i) {
     const int64_t index = waiting_.front();
     const Ids& ids = prompts_.at(index).ids;
-    // Those behind it wait too, or it would wait for them.
+    // The prompts behind it wait too. Otherwise it would wait until they end.
     if (!cache.takes(std::ssize(ids), copies)) break;
     waiting_.pop_front();
     if (!lengths.add(ids.size())) {

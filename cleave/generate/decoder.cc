@@ -239,7 +239,7 @@ Scores Decoder::run(const Tensor& ids) {
 }
 
 bool Decoder::takes_last_only(const std::vector<Layer*>& layers) const {
-  // Attention that does not use the cache may be in any layer of another type.
+  // Any layer that is not a Linear may contain attention that does not use the cache.
   if (runs_whole_) return dynamic_cast<const Linear*>(layers.back()) != nullptr;
   bool has_attention = layers.size() == 1;
   layers.back()->walk([&](Layer& layer) {

@@ -44,10 +44,10 @@ class Decoder {
   Scores prefill(int64_t copies);
   /// Appends one id to each sequence. Returns scores [P * copies, W].
   Scores step(const Ids& ids);
-  /// The same, and chooses the next token of each sequence. Where the steps are recorded on a
-  /// device, the device chooses, and starts the next step with its choices before the host knows
-  /// them, unless `is_last`. A next call with other ids repeats that step. `chooser` may not
-  /// change.
+  /// The same, and chooses the next token of each sequence. If the steps are recorded on a device,
+  /// the device chooses. Unless `is_last`, the device then also starts the next step with its
+  /// choices, before the host knows them. If the next call has other ids, that step is repeated.
+  /// `chooser` must be the same in all calls.
   std::vector<Choice> step_chosen(const Ids& ids, const Chooser& chooser, bool is_last);
   /// Makes sequence i continue from the cache of sequence rows[i].
   void reorder(const std::vector<int64_t>& rows);
@@ -91,14 +91,14 @@ class Decoder {
   [[nodiscard]] bool can_record() const;
   /// Counts a step. Returns whether it replays a recording.
   bool begins_replay();
-  /// Replays the recording, which is made at first, with one id of each sequence. Without a
-  /// chooser, the device's choices have no meaning.
+  /// Replays the recording with one id of each sequence; the first call makes the recording.
+  /// Without a chooser, the device's choices have no meaning.
   void replay(const Ids& ids, const Chooser* chooser);
-  /// Starts the step of the last tokens, of which the last are `ids`.
+  /// Starts the recorded step with `ids`, the last id of each sequence.
   void start_step(const Ids& ids, const Chooser* chooser);
   /// Sets the numbers of this step (0) or the next one (1).
   void set_uniforms(const Chooser& chooser, int64_t ahead);
-  /// The choices of step_chosen() by the host where the device does not know them.
+  /// The host's choices for step_chosen(), after the device could not choose.
   std::vector<Choice> choose_again(const Ids& ids, const Chooser& chooser);
   /// The scores of the last replay.
   [[nodiscard]] Scores recorded_scores() const;

@@ -68,7 +68,7 @@ std::shared_ptr<const Dataset> data_of(const EvalInput& input) {
     return pairs;
   }
   if (labels_sequences(data.task) || !holds_chats(files)) {
-    // Rows of ids have one loss, packed or not.
+    // The loss of rows of ids is the same with packing, so they are not packed.
     if (!input.runnable.is_packing() || !joins_text(data.task, files)) return open_dataset(data);
     return packed_samples(open_documents(data), {.seq_len = seq_len, .shuffle = false});
   }

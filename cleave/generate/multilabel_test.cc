@@ -32,7 +32,7 @@ using test::read_json;
 using testing::HasSubstr;
 
 const std::vector<std::string> kClasses{"rude", "odd", "late"};
-/// Of the texts in comments().
+/// The labels of the texts in comments().
 const std::vector<std::vector<double>> kLabels{
     {1, 0, 0}, {1, 1, 0}, {0, 0, 0}, {0, 0.25, 1}, {1, 1, 1}};
 

@@ -201,7 +201,7 @@ std::vector<Ids> ids_of_messages(const std::vector<std::string>& messages,
   return out;
 }
 
-/// The time, such that its local form is that of rank 0, on all ranks.
+/// A time whose local form is the local time of rank 0, on all ranks.
 std::time_t local_time_of_first(const Axis& all) {
   const std::time_t now = std::time(nullptr);
   std::tm local{};

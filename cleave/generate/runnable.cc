@@ -88,7 +88,8 @@ constexpr std::pair<std::string_view, WeightForm> kForms[] = {
 void change_form(Linear& linear, WeightForm form, bool is_shared) {
   switch (form) {
     case WeightForm::kPlain:
-      // The original remains, so panels would double its memory.
+      // If an embedding reads the weight too, the original stays in memory, so panels would double
+      // it.
       if (is_shared || !to_panels(linear)) to_rows(linear);
       break;
     case WeightForm::kInt8:
@@ -210,7 +211,7 @@ std::shared_ptr<const Tokenizer> Runnable::tokenizer(const std::string& wanted,
   if (!wanted.empty()) {
     auto given =
         wanted == "bytes" ? byte_tokenizer() : load_model_tokenizer(tokenizer_folder(wanted));
-    // The model's own may have more: some have ids of images, which texts do not use.
+    // The model's own tokenizer may have more ids: some have ids of images, which texts do not use.
     const bool fits = given->vocab_size() <= facts_.vocab_size || is_tokenizer_of(folder_, *given);
     CLEAVE_CHECK(fits, Code::kShape, "the tokenizer of ", "--tokenizer ", wanted, " has ",
                  given->vocab_size(), " ids, more than the model's vocab_size=", facts_.vocab_size,

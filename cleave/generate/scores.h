@@ -17,8 +17,8 @@ struct Scores {
   Range held;          ///< the ids of the W columns
   int64_t vocab_size;  ///< V
   Axis axis;           ///< ranks that hold the shards; size 1 if each rank has all scores
-  /// Ranks that hold the same scores up to rounding, where experts are shared out. What is decided
-  /// by scores is decided by those of the first one.
+  /// If experts are shared out, the ranks that hold the same scores up to rounding. All decisions
+  /// follow the scores of the first of them.
   Axis replicas{};
 
   /// From logits [R, 1, V], Replicate or Shard(-1). Throws Error(kShape) for another layout.

@@ -10,7 +10,8 @@
 namespace cleave::inline kernels {
 namespace {
 
-/// Keys of one block, and most blocks of a query: with few sequences more blocks keep a GPU busy.
+/// The keys of one block, and the most blocks of a query: with few sequences, several blocks per
+/// query keep a GPU busy.
 constexpr int64_t kKeysOfPart = 512;
 constexpr int64_t kMostParts = 32;
 /// Logits of one block.

@@ -15,8 +15,8 @@ using at::Tensor;
 /// for GPUs when it is loaded.
 void set_device_kernels(c10::DeviceType type, const DeviceKernels* kernels);
 
-/// Whether tensors like `t` take the ways of the CPU: those of the CPU, and of the meta device
-/// unless MetaStandsForGpu.
+/// Whether tensors like `t` are computed as on the CPU: those on the CPU, and on the meta device
+/// unless there is a MetaStandsForGpu.
 bool takes_ways_of_cpu(const Tensor& t);
 
 /// While it lives, the meta device stands for a GPU on this thread, so that a dry run takes the

@@ -17,7 +17,7 @@ HostCopy::HostCopy(const at::Tensor& t) {
 }
 
 const at::Tensor& HostCopy::wait() {
-  // A wait for something behind it may have ended.
+  // The copy has already ended if something that was queued after it was waited for.
   if (end_ && !end_->query()) end_->synchronize();
   end_.reset();
   return copy_;

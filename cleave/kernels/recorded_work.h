@@ -17,10 +17,10 @@ class RecordedWork {
   virtual void replay() = 0;
 };
 
-/// Records what `work` starts on the calling thread's device. `work` must not wait for the device,
-/// and must start the same when it is called again: it is called twice, and runs once, as a
-/// rehearsal for libraries that allocate memory then. Tensors that it makes and that are kept hold
-/// the results of the last replay.
+/// Records what `work` starts on the calling thread's device. `work` is called twice and must start
+/// the same both times: the first call runs, as a rehearsal in which libraries allocate memory, and
+/// the second is recorded. `work` must not wait for the device. If tensors that it makes are kept,
+/// they hold the results of the last replay.
 using Recorder = std::unique_ptr<RecordedWork> (*)(const std::function<void()>& work);
 
 /// Sets the recorder of a type of device; null: none. libcleave_cuda sets that of GPUs.

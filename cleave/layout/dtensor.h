@@ -66,9 +66,9 @@ class DTensor {
   [[nodiscard]] DTensor with(Tensor local) const;
   [[nodiscard]] DTensor made_by(const std::string* maker) const;
 
-  /// The local terms of an operator+ that is still to be computed in this grad mode; otherwise two
-  /// undefined tensors. Who needs the sum and something of it, as a norm does, can compute both and
-  /// then calls set_sum().
+  /// The local terms of an operator+ whose sum is not computed yet, if the grad mode is that of
+  /// operator+; otherwise two undefined tensors. A function that needs the sum and something
+  /// computed from it, such as a norm, can compute both in one pass and then call set_sum().
   [[nodiscard]] std::pair<Tensor, Tensor> open_sum() const;
   void set_sum(Tensor sum) const;
 

@@ -48,8 +48,8 @@ class Axis {
   /// Returns when all ranks have called it.
   void barrier(std::string_view site) const;
 
-  // The next four return tensors without a gradient. So that none is lost unnoticed, an argument
-  // that needs one is Error(kUsage), on any number of ranks: detach it, or use
+  // The next four functions return tensors without a gradient. An argument that needs a gradient is
+  // Error(kUsage) on any number of ranks, so that no gradient is lost unnoticed: detach it, or use
   // DTensor::redistribute(), which has a gradient.
 
   /// Element-wise sum or maximum over the ranks; `t` has the same shape on all.

@@ -93,7 +93,7 @@ class GroupStore : public c10d::Store {
  public:
   /// `group` must outlive the store.
   explicit GroupStore(Group& group) : group_(group), rank_(group.rank()) {}
-  /// Of this rank, which is `rank` of the two, and `peer` of the group.
+  /// The store of two members of `group`: this rank, which is number `rank` of the two, and `peer`.
   GroupStore(Group& group, int peer, int rank) : group_(group), peer_(peer), rank_(rank) {}
 
   /// From now on set() has no effect, and get() returns nothing.

@@ -33,9 +33,9 @@ struct Context {
   /// Keys and values of the tokens before these, in generation; null in training. A layer that
   /// mixes tokens reads the earlier ones here (HeadAttention does).
   KvCache* cache = nullptr;
-  /// [1] int64 on the device, in a step of decoding that is recorded: the number of keys with those
-  /// of the one new token. Then the lengths of `cache` do not count, and `positions` [B, 1] and
-  /// `first_key` [B, 1] are given, on the device.
+  /// Only in a recorded step of decoding: [1] int64 on the device, the number of keys including
+  /// that of the new token. The lengths of `cache` are then ignored, and `positions` [B, 1] and
+  /// `first_key` [B, 1] must be given, on the device.
   at::Tensor num_keys{};
   bool training = false;             ///< dropout is active
   bool recompute_attention = false;  ///< recompute scores and probabilities in backward

@@ -76,8 +76,9 @@ class Dispatch {
         [order = order_](const Tensor& gradient) {
           return gradient.flatten(0, 1).index_select(0, order);
         });
-    // In the weights' type, as transformers' Mixtral: in 16 bits, the router's gradient, which is
-    // the difference of products with the experts' results, would lose the digits that these share.
+    // Computed in the weights' type, as in transformers' Mixtral. The router's gradient is a
+    // difference of products with the experts' results, so in 16 bits it would lose the digits that
+    // these have in common.
     return (own * weights.unsqueeze(-1)).sum(1).to(rows.scalar_type());
   }
 

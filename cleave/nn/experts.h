@@ -87,11 +87,12 @@ class Expert : public Layer {
 /// collective over ep. Where the ranks have the same tokens (inference), each runs the rows of its
 /// own experts, and all get all results.
 ///
-/// With a Context::balance it counts its tokens there, and backward adds the gradient of that loss;
-/// on a Fanout of rank 0 only, because gradients are partial sums.
+/// With a Context::balance it counts its tokens there, and backward adds the gradient of that loss.
+/// On a Fanout, only rank 0 adds it, because gradients are partial sums.
 ///
-/// While gradients are recorded, and if they have wraps, experts without tokens run on no rows:
-/// their gradients are zeros, and every rank makes the collectives of the wraps (FSDP).
+/// Experts without tokens run on zero rows if they have wraps (FSDP), so that every rank calls the
+/// collectives of the wraps. They also do so while gradients are recorded, so that their gradients
+/// are zeros.
 class Experts : public Layer {
  public:
   explicit Experts(const ExpertsOptions& options);

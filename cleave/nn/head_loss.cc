@@ -61,7 +61,7 @@ class LossInParts : public Wrap {
     const LayerScope scope(layer.path());
     const DTensor in = head_.shared_input(x);
     const auto sizes = in.local().sizes();
-    // Otherwise a plan gives the head a part of the sequences, or the labels are not [B, T].
+    // If not, a plan gives the head a part of the sequences, or the labels are not [B, T].
     const bool is_whole = sizes.size() == 3 && sizes.slice(0, 2) == loss->labels.sizes();
     if (!is_whole) return next(x, context);
     Context own = context;
@@ -72,7 +72,8 @@ class LossInParts : public Wrap {
     if (!weights.empty() || needs_grad(in.local())) {
       variable_list inputs{in.local()};
       inputs.insert(inputs.end(), weights.begin(), weights.end());
-      // Backward hands them over: of a gradient that has another owner, libtorch makes a copy.
+      // Backward gives up its reference to the gradients: libtorch copies a gradient that has
+      // another owner.
       const auto gradients = std::make_shared<variable_list>(std::move(sums.gradients));
       connect("head_loss", inputs, {sums.loss},
               [gradients, shape = sizes.vec()](variable_list&& upstream) {

@@ -9,7 +9,8 @@ struct HeadLoss {
   Tensor labels;      ///< [B, T] int64, the same on every rank; -100: no label
   int64_t count = 1;  ///< e.g. the labels of the step's global batch; 0: those here
   double scale = 1;   ///< a loss scale
-  /// The cross entropy of each token instead of the sum; logits if the head is trained.
+  /// The result is the cross entropy of each token instead of the sum. A trained head returns the
+  /// logits instead.
   bool is_per_token = false;
 };
 
@@ -22,17 +23,18 @@ struct HeadLossOptions {
   double least_tokens = 2;
 };
 
-/// Lets `head` compute Context::head_loss a part of the tokens at a time if the logits of all would
-/// take more than `most_bytes` on a rank; its result is then a number [], or [B, T] of each token
-/// (Replicate, fp32 or wider), instead of the logits [B, T, V]. Each part's logits are freed before
-/// the next part's exist. Smaller logits, and those of a head with an adapter, are the result as
-/// before.
+/// Lets `head` compute Context::head_loss for a part of the tokens at a time if the logits of all
+/// tokens would take more than `most_bytes` on a rank. Each part's logits are freed before the next
+/// part is computed. The result is then the loss (Replicate, fp32 or wider) instead of the logits
+/// [B, T, V]: a number [], or [B, T] if it is per token. If the logits take less, or the head has
+/// an adapter, the result is still the logits.
 ///
-/// In a layer that recompute() runs again, the result of a training step is the logits as well.
+/// In a training step, the result is also the logits if recompute() runs the layer again.
 ///
-/// If the result needs a gradient, forward computes those of the input and the weights too, since
-/// backward would have to compute the logits again: gradients of the weights exist from forward on.
-/// They are summed over the parts in fp32 or wider. Call it before fully_shard().
+/// If the result needs a gradient, forward also computes the gradients of the input and of the
+/// weights, since backward would have to compute the logits again. So gradients of the weights take
+/// memory from forward on. They are summed over the parts in fp32 or wider. Call it before
+/// fully_shard().
 ///
 /// The head throws Error(kUsage) for a HeadLoss without labels.
 void compute_loss_in_parts(Linear& head, const HeadLossOptions& options = {});

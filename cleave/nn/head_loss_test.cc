@@ -84,7 +84,7 @@ TEST(HeadLoss, LossAndGradients_EqualThoseOfWholeLogits) {
       on_ranks(ranks, [&](const Axis& tp) {
         const Result want = result_of(c, tp, 0);
         EXPECT_EQ(want.dim, 3);
-        // Of one token, of some, of almost all.
+        // Parts of one token, of some tokens, and of almost all tokens.
         for (const int64_t most_bytes : {1, 700, 2000 / ranks}) {
           const Result have = result_of(c, tp, most_bytes);
           EXPECT_EQ(have.dim, 0) << most_bytes;

@@ -144,8 +144,8 @@ Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v,
 
 /// Keys or values [B, G, S, K] for each query head, [B, H, S, K].
 ///
-/// On devices without an index: its copy would make the host wait, and index_select's backward adds
-/// in no fixed order there, with a rounding to the type in each step.
+/// On devices it does not use an index: the copy of the index would make the host wait, and the
+/// backward of index_select adds there in no fixed order and rounds each sum to the type.
 Tensor for_each_head(const Tensor& t, const Tensor& kv_head) {
   if (t.is_cpu() || t.is_meta()) return t.index_select(1, kv_head.to(t.device()));
   const auto* heads = kv_head.const_data_ptr<int64_t>();  // ascending

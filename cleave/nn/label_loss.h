@@ -29,9 +29,9 @@ DTensor squared_error(const DTensor& logits, const Tensor& labels, int64_t count
 /// Throws Error(kShape) for other shapes.
 DTensor binary_cross_entropy(const DTensor& logits, const Tensor& labels, int64_t count = 0);
 
-/// The loss of the labels, summed and divided by `count` as above: cross_entropy() of classes and
-/// ids; of floating-point numbers squared_error(), or with one for each class
-/// binary_cross_entropy().
+/// The loss of the labels, summed and divided by `count` as above: cross_entropy() for classes and
+/// ids, squared_error() for one floating-point number per sequence, binary_cross_entropy() for one
+/// per class.
 DTensor label_loss(const DTensor& logits, const Tensor& labels, int64_t count = 0);
 
 }  // namespace cleave::inline nn

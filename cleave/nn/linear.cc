@@ -43,8 +43,9 @@ uint32_t version_of_weight(const Tensor& leaf) {
   return leaf.is_inference() ? 0 : version_of(leaf);  // inference mode does not count
 }
 
-/// Whether `squares` are of the weight as it is now. Its leaf shows it also under FSDP, where use()
-/// is another tensor in each call. That of a trained one changes in each step.
+/// Whether `squares` were computed from the weight's present values. It looks at the leaf, because
+/// under FSDP use() is another tensor in each call. The leaf of a trained weight changes in each
+/// step.
 bool are_current(const Tensor& squares, const Parameter& weight) {
   const auto* record = record_on<WeightRecord>(squares);
   return record != nullptr && !weight.is_trained() &&

@@ -63,8 +63,8 @@ class Linear : public Layer {
   [[nodiscard]] bool has_lora() const { return lora_a_ != nullptr; }
   /// The magnitudes of the branch; null without them.
   [[nodiscard]] const std::shared_ptr<Parameter>& magnitudes() const { return magnitudes_; }
-  /// Whether forward of a training step has a second product of the weight, with the part of x that
-  /// dropout removed: so it is with magnitudes and dropout.
+  /// Whether forward of a training step multiplies the weight a second time, with the part of x
+  /// that dropout removed. That is the case with both magnitudes and dropout.
   [[nodiscard]] bool has_second_product() const { return magnitudes_ && lora_.dropout > 0; }
   /// Freezes the weight in fewer bits (Parameter::freeze_quantized); forward and backward
   /// dequantize it each time. Call it before the layer has memory.

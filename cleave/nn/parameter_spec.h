@@ -44,8 +44,8 @@ class ParameterSpec {
   [[nodiscard]] bool is_frozen() const { return role_ == Role::kFrozen; }
   [[nodiscard]] bool is_adapter() const { return role_ == Role::kAdapter; }
   void set_adapter() { role_ = Role::kAdapter; }
-  /// Whether forward reads it in the type of the leaf, also where it reads other weights in a
-  /// narrower one: magnitudes, whose changes 16 bits would round away.
+  /// Whether forward reads it in the type of the leaf even if it reads other weights in a narrower
+  /// type. So it is for magnitudes: 16 bits would round their changes away.
   [[nodiscard]] bool keeps_leaf_type() const { return keeps_leaf_type_; }
   void keep_leaf_type() { keeps_leaf_type_ = true; }
   /// How a matrix is frozen in fewer bits (Parameter::freeze_quantized): the form, and the dim of

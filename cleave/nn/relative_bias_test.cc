@@ -50,7 +50,7 @@ TEST(RelativeBias, LaterQueries_HaveTheRowsOfTheWhole) {
 TEST(RelativeBias, GradientOfABf16Table_IsSummedInFp32) {
   const Tensor table = at::zeros({2, 1}, at::kBFloat16).requires_grad_();
   relative_bias(table, {.num_buckets = 2, .max_distance = 2}, true, {0, 40}, 40).sum().backward();
-  // Of 40 x 40 pairs, 780 have the key before the query.
+  // In 780 of the 40 x 40 pairs, the key comes before the query.
   EXPECT_TRUE(at::equal(table.grad().to(at::kFloat).flatten(),
                         at::tensor({820.0F, 780.0F}).to(at::kBFloat16).to(at::kFloat)));
 }

@@ -101,7 +101,7 @@ class Rounds {
   [[nodiscard]] int64_t held_by(int data_rank, size_t member) const {
     return sizes_[static_cast<size_t>(data_rank) * group_.members.size() + member];
   }
-  /// The member that these ranks work on; nullopt if the round has too few.
+  /// The member on which the rank at these indices works; nullopt if the round has too few members.
   [[nodiscard]] std::optional<size_t> member_of(int data_rank, int tp_rank) const {
     const size_t m = first_ + static_cast<size_t>(tp_rank) * static_cast<size_t>(data_) +
                      static_cast<size_t>(data_rank);

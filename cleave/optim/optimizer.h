@@ -41,17 +41,17 @@ struct OptimizerOptions {
 /// AdamW, Adam, SGD or Muon on this rank's part of the parameters, as torch.optim defines them.
 /// Leaves are the fp32 (or fp64) master weights; moments have the same type and sharding.
 ///
-/// Muon is that of torch.optim.Muon with Nesterov momentum and adjust_lr_fn "match_rms_adamw": an
-/// update of a matrix [R, C] is orthogonal and times 0.2 sqrt(max(R, C)), the usual size of AdamW's
-/// updates, so that both have one learning rate. Source: Liu and others, "Muon is scalable for LLM
-/// training", arXiv:2502.16982. A matrix is the parameter as it is: a fused query-key-value matrix
-/// is one.
+/// Muon is that of torch.optim.Muon with Nesterov momentum and adjust_lr_fn "match_rms_adamw": the
+/// update of a matrix [R, C] is orthogonal and multiplied by 0.2 sqrt(max(R, C)). So it is about as
+/// large as AdamW's updates, and both use one learning rate. Source: Liu and others, "Muon is
+/// scalable for LLM training", arXiv:2502.16982. Each parameter is one matrix, even if it is a
+/// fused query-key-value matrix.
 class Optimizer {
  public:
-  /// Frozen parameters are left out. The others may be allocated, and sharded, later. With settings
-  /// of single parameters, and for Muon, they have names already. `model`: the parameters of the
-  /// whole model, where `parameters` are those of one pipeline stage. Throws Error(kUsage) for Muon
-  /// without matrices, and for settings of a name that neither list has.
+  /// Frozen parameters are ignored. The others may be allocated and sharded later. For Muon, and
+  /// with settings of single parameters, they must already have names. `model`: the parameters of
+  /// the whole model if `parameters` are only those of one pipeline stage. Throws Error(kUsage) for
+  /// Muon without matrices, and for settings of a name that is in neither list.
   Optimizer(const Parameters& parameters, const OptimizerOptions& options,
             const Parameters& model = {});
   virtual ~Optimizer() = default;

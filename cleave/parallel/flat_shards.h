@@ -19,15 +19,15 @@ struct ShardPrecision {
   [[nodiscard]] at::ScalarType sent_type() const { return sent.value_or(reduce); }
 };
 
-/// The type in which forward reads a parameter: precision.param, but not wider than its leaf, of
-/// which a wider copy would only take memory and time.
+/// The type in which forward reads a parameter: precision.param, but never wider than the leaf,
+/// since a wider copy would only cost memory and time.
 at::ScalarType read_type(const Parameter& p, const ShardPrecision& precision);
 
-/// Throws Error(kUsage) for leaves in fp64 with a precision without it: weights and gradients would
-/// silently be rounded to fp32.
+/// Throws Error(kUsage) if a leaf is in fp64 and no type of `precision` is: weights and gradients
+/// would silently be rounded.
 void check_leaf_types(const Parameters& parameters, const ShardPrecision& precision);
 
-/// A started sum of leaves' gradients over data-parallel ranks, of FlatShards::start_reduce.
+/// A sum of leaves' gradients over data-parallel ranks, which FlatShards::start_reduce has started.
 class GradientReduction {
  public:
   [[nodiscard]] bool is_pending() const { return work_.is_pending() || !complete_.empty(); }

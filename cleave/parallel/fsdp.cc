@@ -117,7 +117,8 @@ class PendingSum : public std::enable_shared_from_this<PendingSum> {
   }
 
  private:
-  /// A backward that throws never calls what it should call at its end, and frees that.
+  /// If a backward throws, it never calls its after_backward() functions and destroys them. Then
+  /// this drops the sum that it started.
   void discard_of_failed_backward() {
     if (!buffer_ || !backward_.expired()) return;
     (void)buffer_->finish_reduce(reduction_);
@@ -180,8 +181,8 @@ Gathered gathered(const std::shared_ptr<Buffer>& buffer,
   return g;
 }
 
-/// How the weights of a group are read: frozen ones in their own type, as without FSDP, others in
-/// the common type unless they keep their leaf's.
+/// How forward reads the weights of a group: frozen weights in their own type, as without FSDP, and
+/// other weights in the common type, unless they keep the type of their leaf.
 ShardPrecision precision_of(const Parameters& group, const ShardPrecision& common) {
   const Parameter& p = *group.front();
   ShardPrecision own = common;
@@ -254,7 +255,8 @@ class Fsdp : public Wrap {
   }
 
  private:
-  /// x, whose gradient is the last thing that backward computes with frozen weights.
+  /// Returns x. When backward has computed its gradient, it needs the frozen weights no more, and
+  /// they are freed.
   static DTensor freeing(const DTensor& x, const Buffers& frozen) {
     const auto identity = [](const Tensor& t) { return t; };
     const auto free = [frozen](const Tensor& gradient) {

@@ -50,8 +50,8 @@ struct GradientSyncOptions {
 /// layers; the results are the same bits.
 class GradientSync {
  public:
-  /// `parameters`: those with memory on this rank, which they may get later. Frozen ones are left
-  /// out. ZeRO-1 shards the leaves here.
+  /// `parameters`: those that have memory on this rank, or get it later. Frozen ones are ignored.
+  /// ZeRO-1 shards the leaves here.
   GradientSync(const Parameters& parameters, const Axis& dp,
                const GradientSyncOptions& options = {});
 

@@ -294,8 +294,8 @@ void average_gradients(const Parameters& parameters, const Axis& tp, const Axis&
 
 namespace {
 
-/// Refuses an axis without all ranks that hold parts of a parameter or other parameters: each of
-/// its groups of ranks would silently have a norm of its own.
+/// Refuses an axis that lacks ranks with other parts of a parameter or with other parameters: each
+/// group of ranks of the axis would silently compute another norm.
 void check_has_all_parts(const Parameters& parameters, const Axis& over) {
   const std::vector<int> ranks = over.ranks();
   std::vector<Axis> seen;

@@ -11,8 +11,8 @@ namespace cleave::inline pipeline {
 
 /// A part of the batch that passes the pipeline at a time. Every rank gets all micro-batches.
 struct MicroBatch {
-  /// Of the first stage, e.g. ids [B, T], on the tensor-parallel axis. With several ranks in the
-  /// pipeline, neither it nor a value of the context may need a gradient.
+  /// The input of the first stage, e.g. ids [B, T], on the tensor-parallel axis. With several
+  /// pipeline ranks, neither the input nor a value of the context may need a gradient.
   DTensor input;
   Context context{};  ///< positions, masks, dropout counters and further inputs, for all stages
 };
@@ -21,8 +21,8 @@ struct MicroBatch {
 /// micro-batches are added, so a mean over the global batch must divide by the global count here.
 using PipelineLoss = std::function<Tensor(const DTensor& output, size_t micro_batch)>;
 
-/// Gives the losses of a run, in the order of micro-batches, on every rank, once a device has them.
-/// To be called once; collective over the pipeline axis.
+/// Returns the losses of a run, in the order of micro-batches, on every rank; waits until a device
+/// has computed them. Call it once. Collective over the pipeline axis.
 using PendingLosses = std::function<std::vector<double>()>;
 
 struct PipelineOptions {

@@ -55,8 +55,8 @@ Schedule with_whole_backwards(const ScheduleShape& shape) {
   const int M = shape.num_micro_batches;
   const int S = shape.num_ranks;
   const bool in_groups = shape.kind != ScheduleKind::kGpipe && shape.stages_per_rank > 1;
-  // A smaller last group could deadlock. Leaving micro-batches out of an order without deadlock
-  // cannot: no micro-batch waits for another one.
+  // A smaller last group could deadlock. An order without deadlock stays so if micro-batches are
+  // left out, because no micro-batch waits for another one.
   const int count = in_groups ? (M + S - 1) / S * S : M;
   const int group = in_groups ? S : M;
   for (int rank = 0; rank < S; ++rank) {

@@ -23,7 +23,7 @@ namespace {
 using Object = nlohmann::ordered_json;
 constexpr size_t kShown = 10;
 
-/// A size under the name of most families, or under that of GPT-2 or DistilBERT.
+/// A size in config.json. Its key is `name` in most families; GPT-2 and DistilBERT have other keys.
 int64_t size_of(const Json& config, std::string_view name, std::string_view gpt2_name,
                 std::string_view distilbert_name) {
   constexpr int64_t kLargest = 1 << 24;
@@ -246,8 +246,8 @@ std::string too_large_text(const ClusterPlans& plans, double limit) {
              bytes_text(limit), "; the largest part of it: ", kinds);
 }
 
-/// Refuses experts whose number is under another key, as DeepSeek's: the model would count as
-/// dense.
+/// Refuses a model whose number of experts is under another key, like DeepSeek's: it would count as
+/// a dense model.
 void check_no_experts(const Json& config) {
   if (config.has("num_local_experts") || config.has("num_experts")) return;  // which is 0
   for (const char* key : {"n_routed_experts", "num_experts_per_tok"}) {
@@ -257,8 +257,9 @@ void check_no_experts(const Json& config) {
   }
 }
 
-/// The experts of the layers, as `cleave train` reads them; of families that it lacks, by the keys
-/// of the others, in every layer. Empty: no layer has any.
+/// The experts of the layers, as `cleave train` reads them. For a family that `cleave train` does
+/// not know, the keys are those of other families, and every layer has experts. Empty if no layer
+/// has any.
 std::optional<ExpertsConfig> experts_of_layers(const Json& config, int64_t ffn) {
   const std::string type = config.string_or("model_type", "");
   if (type != "mixtral" && type != "qwen3_moe") {

@@ -498,7 +498,7 @@ double pipeline_time(const Shape& s) {
 double data_parallel_time(const Shape& s, double forward_s, double backward_s) {
   const LinkGroup group{.size = s.r.dp * s.r.cp, .stride = s.r.tp, .world = s.r.devices()};
   if (group.size == 1) return 0;
-  // Of the devices that share out the experts, every ep-th has the same ones.
+  // Every ep-th of the devices that share out the experts has the same experts.
   const LinkGroup copies{.size = static_cast<int>(expert_copies(s.r)),
                          .stride = (s.r.whole_experts ? 1 : s.r.tp) * s.r.ep,
                          .world = group.world};

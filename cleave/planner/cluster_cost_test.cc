@@ -194,7 +194,7 @@ TEST(ClusterTime, OverlappedTensorParallelism_ShowsAChunkOrWhatProductsDoNotHide
   EXPECT_NEAR(hidden.tp, slow.tp - slow.gemm, 0.01 * slow.tp);
 }
 
-// Of the three products of each matrix a step has one for the weight's gradient.
+// A step has three products of each matrix, one of them for the weight's gradient.
 TEST(ClusterTime, FrozenWeights_HaveNoProductsForTheirGradients) {
   const TransformerSize m = gpt3();
   ClusterRun r = run(1, 1, 1);

@@ -154,7 +154,7 @@ TEST(TransformerSize, ConfigWithExperts_HasThePublishedParameters) {
   EXPECT_NEAR((mixtral().train_flops_per_token(0) / 6 + embedding) / 1e9, 12.9, 0.05);
 }
 
-/// Of a Qwen3-MoE with four layers of width 64, whose MLP has a width of 96.
+/// The sizes of a Qwen3-MoE with four layers of width 64, whose MLP has a width of 96.
 TransformerSize qwen(const std::string& more) {
   return transformer_size(Json::parse(R"({"model_type": "qwen3_moe", "vocab_size": 40,
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,

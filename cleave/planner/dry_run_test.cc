@@ -142,7 +142,7 @@ TEST(DryRun, LastOf16384Ranks_HasItsPlaceAndShare) {
   int64_t held = 0;
   for (const RankParameter& p : program.parameters) held += p.held;
   EXPECT_EQ(held, block + 16 + 40 * 16 / 4);
-  // Of its gradients, (n - 1) / n go out twice.
+  // The rank sends (n - 1) / n of its gradients twice.
   const DryTraffic& sums = program.forecast.calls.at("dp").at("all-reduce");
   EXPECT_NEAR(static_cast<double>(sums.bytes), 2.0 * 4 * static_cast<double>(held),
               0.01 * static_cast<double>(sums.bytes));

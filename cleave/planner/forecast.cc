@@ -44,9 +44,9 @@ void give_shapes(const Parameters& parameters, at::ScalarType type) {
   }
 }
 
-/// Most bytes that loading one quantized weight needs for a moment, beside the weights themselves
-/// and before the optimizer has memory. Of each element its fp32 value; in int8 also that divided
-/// by the scale, and of a flat leaf its scale and the number of its row.
+/// The most bytes that loading one quantized weight needs for a moment, in addition to the weights
+/// and before the optimizer has memory. They are for each element its fp32 value; for int8 also
+/// this value divided by the scale, and for a flat leaf also the scale and the number of the row.
 int64_t bytes_to_load(const Parameters& parameters) {
   constexpr int64_t kNf4 = 4, kWhole = 8, kFlat = 20;
   int64_t most = 0;
@@ -503,7 +503,7 @@ int64_t experts_of(Layer& model) {
 
 namespace {
 
-/// The step of the rank with most elements among the tp ranks at a place.
+/// The forecast of the tp rank with the most elements at a place of the other axes.
 RankForecast of_fullest(const Json& config, const ParallelConfig& layout, const StepShape& step,
                         RankPlace place, ShapesByRows& shapes) {
   DryRank first(config, layout, step, place, shapes);

@@ -64,8 +64,8 @@ struct RankProgram {
   RankForecast forecast;
 };
 
-/// The forecast of a layout's step: at each place on pp, of the first dp rank and of the tp rank
-/// that holds most elements.
+/// The forecast of a layout's step. There is one for each place on pp: that of the first dp rank,
+/// and of the tp rank that holds the most elements.
 struct Forecast {
   std::vector<RankForecast> ranks;  ///< by place on pp
   /// The same for the ranks of ep from place `first_with_fewer` on, which have one expert less;

@@ -81,7 +81,8 @@ double difference(const Shape& a, const Shape& b) {
   return sum;
 }
 
-/// What was measured of `shape`, or else of the most similar shape; the end if there is none.
+/// The measurement of `shape`, or else of the most similar shape; the end of the map if there is
+/// none.
 template <class Map, class Shape = typename Map::key_type>
 typename Map::const_iterator most_similar(const Map& measured, const Shape& shape) {
   auto best = measured.find(shape);
@@ -449,7 +450,7 @@ class Measurement {
         num_measuring_(std::min(everyone.size(), cpus_here())),
         other_(everyone.rank() < num_measuring_ ? rank_bytes : 0, num_measuring_) {}
 
-  /// What `piece` returns, of the slowest rank.
+  /// Runs `piece` on the ranks and returns the result of the slowest.
   template <class Piece>
   auto run(const Piece& piece) {
     everyone_.barrier("measured speed");
@@ -480,8 +481,8 @@ class Measurement {
   }
 
  private:
-  /// `seconds`, a struct of doubles, of the rank for which each of them is the largest: ranks that
-  /// wait for each other go at the speed of the slowest. Those that measure nothing have zeros.
+  /// The largest value over the ranks of each number in `seconds`, a struct of doubles: ranks that
+  /// wait for each other have the speed of the slowest. Ranks that measure nothing pass zeros.
   template <class Seconds>
   [[nodiscard]] Seconds slowest(Seconds seconds) const {
     const size_t count = std::span(&seconds, 1).size_bytes() / sizeof(double);

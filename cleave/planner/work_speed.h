@@ -48,13 +48,13 @@ struct WorkSpeed {
   double random_number_s = 0;         ///< of one number of dropout
   double operation_s = 0;             ///< overhead of one operation
 
-  /// Seconds of `work`. A product or attention of other sizes than those measured has the speed of
-  /// the one with the most similar sizes; if none of its kind was measured, it has the speed
-  /// `flops`: the backward pass of attention computes 2.5 times what its forward pass does, and a
-  /// causal mask hides half of both. A product takes a time between near and far: with the speeds
-  /// of memory at its matrices' reuse distances, as far as reading them there takes longer than
-  /// reading them near. Passes over memory have the speed of the working set
-  /// nearest to their reuse distance, and count as kOther with random numbers and overhead.
+  /// Seconds of `work`. A product or attention of sizes that were not measured has the speed of the
+  /// measured one with the most similar sizes. If none of its kind was measured, it has the speed
+  /// `flops`; the backward pass of attention then counts 2.5 times the operations of forward, and a
+  /// causal mask halves both. The time of a product lies between near and far: the slower its
+  /// matrices are to read at their reuse distances, compared with reading them near, the closer it
+  /// is to far. Passes over memory have the speed of the working set nearest to their reuse
+  /// distance. They count as kOther, as do random numbers and overhead.
   [[nodiscard]] KindSeconds seconds_of(const OpWork& work) const;
   /// Seconds of a pass over data that is no longer in the caches.
   [[nodiscard]] double far_pass_s(double bytes) const;
@@ -63,17 +63,18 @@ struct WorkSpeed {
 /// The part of a product to measure: the batch is halved, then the largest size, until it has at
 /// most `most_flops`.
 MatrixWork part_of(MatrixWork shape, double most_flops);
-/// The same of attention: the batch is halved, then the heads, both kinds while there are several
-/// KV heads. All scores count, also those that a mask hides. One head stays whole.
+/// The same for attention: the batch is halved, then the heads (and the KV heads while there are
+/// several), then queries and keys while each keeps at least 1024 and two windows. All scores
+/// count, even those that a mask hides.
 AttentionWork part_of(AttentionWork shape, double most_flops);
 
-/// Measures the speeds that `work` needs on the first ranks of `everyone`, as many as the host has
-/// CPUs, at the same time: its 32 products and 32 attentions with the most flops, in
-/// five rounds, products near and far (of larger ones a part, which takes 8 ms at the speed
-/// `flops`; shapes with the same part share its measurement), and passes over working sets of up to
-/// `rank_bytes`, a rank's memory. `flops`: of a rank, the same on all. In each round the slowest
-/// rank counts, and then the median of the rounds. All ranks get the same speeds.
-/// Collective. CPU only.
+/// Measures the speeds that `work` needs, at the same time on the first ranks of `everyone`, as
+/// many as the host has CPUs. It measures the 32 products and the 32 attentions with the most
+/// flops, products near and far, and passes over working sets of up to `rank_bytes`, a rank's
+/// memory. Of a large product or attention it measures a part, which takes 8 ms at the speed
+/// `flops`; shapes with the same part share its measurement. `flops`: of a rank, the same on all.
+/// There are five rounds; the result is the median of the times of the slowest rank in each round.
+/// All ranks get the same speeds. Collective. CPU only.
 WorkSpeed measure_work(const Axis& everyone, const OpWork& work, double flops, int64_t rank_bytes);
 
 }  // namespace cleave::inline planner

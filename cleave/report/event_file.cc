@@ -65,7 +65,8 @@ std::string value_field(std::string_view name, double value) {
   return text_field(kValue, text_field(kTag, name) + kSimpleValue + little_endian(bits, 4));
 }
 
-/// TensorFlow's files store checksums so, since the checksum of data with its checksum is constant.
+/// TensorFlow's files store checksums in this form, since the checksum of data that includes its
+/// own checksum is constant.
 uint32_t masked(uint32_t crc) {
   return std::rotr(crc, 15) + 0xa282ead8U;
 }

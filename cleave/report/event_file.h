@@ -20,9 +20,9 @@ uint32_t crc32c(std::span<const std::byte> bytes);
 /// when add() returns.
 class EventFile {
  public:
-  /// Creates an event file of its own in `folder`, which it creates too. TensorBoard then drops
-  /// what earlier files of the folder have of steps from `first_step` on: a resumed run does them
-  /// again. Throws Error(kIo).
+  /// Creates a new event file in `folder`, and the folder too. In earlier files of the folder,
+  /// TensorBoard then ignores the steps from `first_step` on, because a resumed run repeats them.
+  /// Throws Error(kIo).
   EventFile(const std::filesystem::path& folder, int64_t first_step);
 
   /// Adds the values that are known, as "train/loss", ..., "eval/loss". Throws Error(kIo).

@@ -19,7 +19,7 @@ struct LessonSizes {
 /// Bytes of an fp32 number.
 inline constexpr int64_t kLessonNumberBytes = 4;
 
-/// Numbers of the weights: of a block, of its norms and the final one, and of all.
+/// How many numbers the weights have: those of a block, those of all norms, and all.
 int64_t block_weights(const LessonSizes& sizes);
 int64_t norm_weights(const LessonSizes& sizes);
 int64_t all_weights(const LessonSizes& sizes);

@@ -59,7 +59,7 @@ void align(std::vector<RankRecording>& ranks) {
 
 namespace {
 
-/// When the last partner of each call began; of a message, when its sender did.
+/// When the last partner of each collective began, and when the sender of each message began.
 std::map<CallKey, double> last_begins(const std::vector<RankRecording>& ranks) {
   std::map<CallKey, double> latest;
   for (const RankRecording& r : ranks) {

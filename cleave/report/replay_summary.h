@@ -7,7 +7,7 @@
 
 namespace cleave::inline report {
 
-/// Numbers the values that it gets, from 0.
+/// Gives each different value a number, from 0 on.
 class Numbering {
  public:
   /// The number of `value`: a new one, or that of an equal value before.

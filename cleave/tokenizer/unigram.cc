@@ -58,7 +58,7 @@ std::vector<Unigram::Node> Unigram::best_paths(std::string_view piece) const {
   nodes[0].score = 0;
   const auto propose = [&nodes](size_t begin, size_t end, int64_t id, double score) {
     const double sum = nodes[begin].score + score;
-    // Of equal sums the first counts, which has the longest last token.
+    // If sums are equal, the first one stays. It has the longest last token.
     if (sum > nodes[end].score) nodes[end] = {.score = sum, .begin = begin, .id = id};
   };
   for (size_t at = 0; at < piece.size();) {

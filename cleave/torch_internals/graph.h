@@ -49,9 +49,9 @@ void after_gradient(const Tensor& leaf, std::function<void(const Tensor& leaf)> 
 /// The number of the next node that this thread makes.
 uint64_t next_node_number();
 
-/// The name of a node in the graph of `result` that another thread made, or this one before the
-/// number `first`; nullopt if there is none. Leaves and nodes of the name `passed` do not count,
-/// nor do the nodes behind them.
+/// The name of a node in the graph of `result` that another thread made, or that this thread made
+/// before node number `first`; nullopt if there is none. Leaves and nodes of the name `passed` do
+/// not count, nor do the nodes behind them.
 std::optional<std::string> node_made_before(uint64_t first, const Tensor& result,
                                             std::string_view passed);
 

@@ -28,7 +28,7 @@ class CallbackNode : public torch::autograd::Node {
       if (!grads[i].defined()) grads[i] = input_metadata(i).zeros_like();
     }
     TORCH_CHECK(backward_, name_, ": backward ran a second time over a freed graph");
-    // libtorch enables grad mode here for create_graph only.
+    // libtorch enables grad mode here only for create_graph.
     CLEAVE_CHECK(!at::GradMode::is_enabled(), Code::kUsage, name_,
                  " does not support double backward; call backward or autograd::grad without "
                  "create_graph, or compute this part of the loss with libtorch's operations");

@@ -10,9 +10,9 @@ namespace cleave::inline torch_internals {
 using at::Tensor;
 using torch::autograd::variable_list;
 
-/// Maps the gradients of a node's outputs to those of its inputs, in order. Runs without grad mode,
-/// so that a gradient of its result (create_graph) does not exist: Error(kUsage).
-/// Gradients of unused outputs are what UnusedOutputs says.
+/// Computes the gradients of a node's inputs from the gradients of its outputs, in order. Runs
+/// without grad mode, so its result has no gradient: a backward with create_graph throws
+/// Error(kUsage). UnusedOutputs says what the gradients of unused outputs are.
 using Backward = std::function<variable_list(variable_list&&)>;
 
 /// The gradients that a Backward gets for outputs that nothing uses. Zeros let every rank reach

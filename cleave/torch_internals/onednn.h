@@ -7,8 +7,8 @@ namespace cleave::inline torch_internals {
 
 using at::Tensor;
 
-// Products by oneDNN of fp32 CPU tensors that are not empty. at::linear calls MKL for them;
-// libtorch has oneDNN's only as operators without a C++ function. Without a backward.
+// Products by oneDNN of fp32 CPU tensors that are not empty, without a backward. at::linear would
+// call MKL. libtorch has oneDNN's products only as operators without a C++ function.
 
 /// a b^T + bias; a [.., k], b [n, k], result [.., n]. Transposed views are not copied.
 Tensor onednn_linear(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bias);

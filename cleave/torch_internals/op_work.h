@@ -42,7 +42,8 @@ using BytesByDistance = std::array<double, 48>;
 struct OpWork {
   std::map<MatrixWork, double> products;      ///< how often each occurs
   std::map<AttentionWork, double> attention;  ///< the same
-  /// Both matrices of all products of these sizes. If sizes are missing, their distance is large.
+  /// The bytes of both matrices of all products of these sizes. For sizes that are missing here,
+  /// the reuse distance is large.
   std::map<MatrixWork, BytesByDistance> factors;
   /// What passes over memory move (read, write, and read into the cache before a write). Writes
   /// count at the largest distance that their pass reads.

@@ -65,11 +65,11 @@ class Trained {
 
   RankModel& rank() { return *rank_; }
 
-  /// Of all data-parallel ranks.
+  /// The results of all data-parallel ranks together.
   struct Passed {
     double loss, aux, norm;
   };
-  /// In micro-batches of `size` rows.
+  /// Runs a step in micro-batches of `size` rows.
   Passed pass(const Tensor& ids, const Tensor& labels, const Tensor& mask, int64_t size) {
     Batch batch;
     batch.ids = ids;

@@ -89,7 +89,7 @@ std::string base_fingerprint(const ModelFolder& folder) {
 
 ConfigFingerprint fingerprint_of(const TrainSetup& setup) {
   TrainOptions o = setup.options;
-  // As the run uses them: --steps 20 and --epochs 2 may mean the same.
+  // The values that the run uses: --steps 20 and --epochs 2 may mean the same.
   o.steps = setup.num_steps;
   o.epochs.reset();
   o.micro_batch_size = setup.micro_batch_size;
@@ -101,7 +101,8 @@ ConfigFingerprint fingerprint_of(const TrainSetup& setup) {
   };
   const std::string checkpoint =
       setup.resumes ? fs::path(setup.folder->path).filename().string() : "none";
-  // First: with an --out on another disk, --resume, --dtype and others have no effect there.
+  // The checkpoint comes first: on a host whose --out is on another disk, --resume, --dtype and
+  // other options have no effect, so they would differ too.
   ConfigFingerprint fingerprint{
       {"the newest checkpoint of --out, a folder that all hosts must share:", checkpoint},
       {"the layout", setup.layout.describe()},

@@ -116,8 +116,9 @@ Json large_vocabulary() {
                      "config.json");
 }
 
-// Of 512 tokens and 20000 classes, all logits have 41 MB, and their gradient too. In parts, a step
-// needs a few parts, and the weight's gradient twice: its sum and that of a part.
+// All logits of 512 tokens and 20000 classes take 41 MB, and so does their gradient. If the loss is
+// computed in parts, a step needs memory for a few parts, and for two gradients of the weight: the
+// sum, and that of a part.
 TEST(Forecast, LossInParts_NeedsNoMemoryForAllLogits) {
   const Json config = large_vocabulary();
   constexpr int64_t kPart = 1 << 20, kLogits = kRows * kTokens * 20000 * 4;

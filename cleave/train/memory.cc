@@ -15,7 +15,7 @@ bool can_train_adapter(const TrainSetup& setup) {
          setup.layout.ep == 1 && setup.options.ema == 0;
 }
 
-/// Options with which the run fits; if none do, those with an adapter that fits.
+/// Options with which the run fits; if there are none, options with an adapter with which it fits.
 Saving saving_of(const TrainSetup& setup, Range ranks, int64_t available) {
   Saving all = find_saving(setup.config, setup.layout, setup.step, ranks, available);
   if (all.bytes <= available || !can_train_adapter(setup)) return all;

@@ -70,7 +70,7 @@ struct TrainOptions : LayoutOptions, LoraFlags, MachineOptions {
 
 namespace cleave::option {
 
-/// Of --dtype.
+/// What happens if a resumed run has another --dtype.
 inline constexpr OnResume kOtherPrecision{
     .kind = OnResume::kWarn, .consequence = "weights and activations have another precision"};
 

@@ -16,8 +16,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Whether a resumed run has trained no step, because all are done. Its record then stays that of
-/// the start that trained: with its times, memory and settings.
+/// Whether a resumed run has trained no step, because all are done. The record, with its times,
+/// memory and settings, then stays that of the last start that trained.
 bool keeps_record(const TrainSetup& setup, const RunState& state, int64_t first_step) {
   return setup.resumes && state.is_over(setup.num_steps) && state.step < first_step &&
          fs::exists(fs::path(setup.options.out) / kRecordName);

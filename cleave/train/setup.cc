@@ -229,7 +229,8 @@ bool names_base(const TrainOptions& o) {
          !names_checkpoint(o);
 }
 
-/// Of resumed adapters: the user may have meant to continue from the checkpoint that --model names.
+/// Warns if adapters are resumed and --model names another checkpoint of the run: the user may have
+/// meant to continue from that one.
 void warn_of_other_checkpoint(const TrainOptions& o, const fs::path& checkpoint) {
   std::error_code ignored;  // a path that cannot be accessed is another one
   if (!names_checkpoint(o) || fs::equivalent(o.model, checkpoint, ignored)) return;

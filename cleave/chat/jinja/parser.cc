@@ -190,7 +190,7 @@ class Parser {
     return out;
   }
 
-  /// The body of a macro, where an outer loop cannot be left.
+  /// The body of a macro. It cannot break out of a loop that surrounds the macro.
   Body macro_body(std::string_view end) {
     const int loops = std::exchange(loops_, 0);
     Body out = block(end);

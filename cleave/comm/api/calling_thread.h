@@ -2,10 +2,10 @@
 
 namespace cleave::inline comm {
 
-/// Scope of collectives that a thread calls for another thread of its rank, which is blocked until
-/// they end: libtorch runs backward functions of device tensors on a thread of its own. Without
-/// this scope, a rank of which two threads communicate is not part of a deadlock cycle, because
-/// either may end the wait of the other.
+/// Scope in which a thread calls collectives for another thread of its rank, which is blocked until
+/// they end: libtorch runs backward functions of device tensors on its own threads. Outside of this
+/// scope, a rank with two communicating threads does not count as part of a deadlock cycle, because
+/// each thread may end the wait of the other.
 class ForBlockedThread {
  public:
   /// Begins the scope if `is_blocked`, that is if another thread waits for the calling one.

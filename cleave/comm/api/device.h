@@ -12,14 +12,15 @@ namespace cleave::inline comm {
 /// A collective that a DeviceGroup has queued on the device.
 class DeviceWork {
  public:
-  /// Waits as wait() does, unless that was called; without errors.
+  /// Waits like wait() if wait() was not called. Throws nothing.
   virtual ~DeviceWork() = default;
   DeviceWork() = default;
   DeviceWork(const DeviceWork&) = delete;
   DeviceWork& operator=(const DeviceWork&) = delete;
 
-  /// Lets the device wait: what the calling thread queues later sees the result. Until then the
-  /// collective may read and write its memory at any time. Throws Error(kPeer) if it has failed.
+  /// Makes the device wait for the result: what the calling thread queues later sees it. Until then
+  /// the collective may read and write its memory at any time. Throws Error(kPeer) if it has
+  /// failed.
   virtual void wait() = 0;
 };
 

@@ -20,7 +20,7 @@ struct Environment {
   int num_restarts = 0;     ///< how often the launcher has restarted the job
   int job_fd = -1;          ///< descriptor of the shared segment of `cleave launch`, or -1
   bool starts_mpi = false;  ///< the launcher also starts MPI: mpirun, srun --mpi=...
-  std::string mpi;  ///< what its variables begin, also beside torchrun's: openmpi, mpich or ""
+  std::string mpi;  ///< the MPI whose variables are set, with torchrun too: openmpi, mpich or ""
 };
 
 /// Reads one environment variable; nullptr when it is not set.

@@ -13,7 +13,8 @@ struct RankInfo {
   int32_t rank = 0, world_size = 0;
   int32_t pid = 0;
   int32_t job_rank = 0;  ///< among the ranks of all hosts
-  /// Not 0: this rank expects others on other hosts, and has found rank 0, which does not, here.
+  /// Not 0: this rank's LOCAL_WORLD_SIZE, with which it expects ranks on other hosts, while rank 0,
+  /// on the same host, expects all ranks there.
   int32_t local_world_size = 0;
   int32_t unused = 0;
 };
@@ -25,8 +26,8 @@ struct HostPlace {
   int32_t unused = 0;
 };
 
-/// What is wrong with the ranks' LOCAL_WORLD_SIZEs, if those of one host would wait for ranks that
-/// do not come; "" if nothing. `places`: by rank.
+/// Why the ranks' LOCAL_WORLD_SIZEs contradict each other, so that ranks of a host would wait for
+/// ranks that never join; "" if they do not. `places`: by rank.
 std::string conflict_of_hosts(std::span<const HostPlace> places);
 
 /// "1, 3", or of more than 16 ranks "1, 2, 3, 4, 5, 6, 7, 8, ... (230 in total)".

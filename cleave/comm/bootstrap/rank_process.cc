@@ -25,8 +25,8 @@ bool report_to_launcher(const Error& failure) {
 
 void run_as_rank(const Environment& launched, const std::function<void(World&)>& body,
                  const RankOptions& options) {
-  // The shared segment of `cleave launch` is for one job. The ranks of a further one in the same
-  // processes find each other as under other launchers.
+  // The shared segment of `cleave launch` serves one job. If the same processes run another job,
+  // its ranks find each other as under other launchers.
   static std::atomic<bool> has_used_segment = false;
   Environment environment = launched;
   if (environment.job_fd >= 0 && has_used_segment.exchange(true)) environment.job_fd = -1;

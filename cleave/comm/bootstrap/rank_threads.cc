@@ -38,9 +38,9 @@ class RunningRanks {
     ended_.notify_all();
   }
 
-  /// Waits until all ranks have ended. Returns those that still run after the job has failed:
-  /// kGraceS after a timeout, which has waited for them already, `timeout_s` after any other
-  /// failure.
+  /// Waits until all ranks have ended. After a failure of the job it waits only for a while, and
+  /// then returns the ranks that still run: for kGraceS after a timeout, which has already waited
+  /// for them, and for `timeout_s` after any other failure.
   std::vector<int> wait(const SharedSegment& segment, double timeout_s) {
     std::optional<Clock::time_point> failed;
     std::unique_lock lock(mutex_);

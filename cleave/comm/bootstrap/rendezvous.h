@@ -32,9 +32,9 @@ std::shared_ptr<SharedSegment> rendezvous_ranks(const Environment& environment, 
 /// alone on its host. Its slots have the pids of this host's ranks. Throws as connect() does.
 std::shared_ptr<SharedSegment> rendezvous_on_host(const Environment& environment, double timeout_s);
 
-/// Call it on a rank of a job on several hosts that does not reach rank 0. If rank 0 waits on this
-/// host for all ranks, because its LOCAL_WORLD_SIZE is WORLD_SIZE, reports the difference to all
-/// ranks that have joined it, and throws Error(kShape).
+/// For a rank of a job on several hosts that cannot reach rank 0. Rank 0 may be waiting on this
+/// host for all ranks, because its LOCAL_WORLD_SIZE is WORLD_SIZE. Then this function reports the
+/// difference to all ranks that have joined rank 0, and throws Error(kShape).
 void refuse_rank_zero_of_one_host(const Environment& environment);
 
 /// Connects the ranks of several hosts. Returns a TCP connection to each other rank, indexed by

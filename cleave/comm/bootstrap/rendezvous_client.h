@@ -26,7 +26,7 @@ class RendezvousClient {
     Token key;                        ///< of this job, random
     std::vector<Endpoint> endpoints;  ///< of the ranks below this one
   };
-  /// Follows the first outcome if `own` had a port.
+  /// Receives the table. Rank 0 sends it after the first outcome if `own` had a port.
   [[nodiscard]] Table receive_table() const;
   /// Reports to rank 0 that this rank is ready, or why not. A reported error ends the rendezvous of
   /// all ranks.

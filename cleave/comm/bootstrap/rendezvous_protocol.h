@@ -63,8 +63,8 @@ struct JoinRequest {
   HostPlace place{};
 };
 
-/// Differs between hosts whose ranks see the same files: network namespaces of one machine, or a
-/// runtime folder on a shared disk.
+/// An id of this host. It also differs between hosts whose ranks see the same files: network
+/// namespaces of one machine, or a runtime folder on a shared disk.
 std::string host_id(const Environment& environment);
 /// A rank's host.
 HostPlace place_of(const Environment& environment);

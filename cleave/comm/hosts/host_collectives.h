@@ -17,15 +17,15 @@ namespace cleave::inline comm {
 // values to them, and so on. The result has the same bits as on one host. HostLinks::fast_sums
 // gives this up for all-reduces.
 
-/// As the members of Group of the same names. The caller checks that layout.pays_to_sum(), or
-/// pays_to_gather(), so that all members call this or none.
+/// The same as the functions of Group with these names. The caller first checks
+/// layout.pays_to_sum() or pays_to_gather(), so that all members call these functions or none does.
 void host_all_reduce(HostLinks& links, const Operation& operation, const Buffers& buffers);
 void host_reduce_scatter(HostLinks& links, const Operation& operation, const Blocks& blocks,
                          const Buffers& buffers);
 void host_all_gather(HostLinks& links, const Blocks& blocks, const Buffers& buffers);
 void host_broadcast(HostLinks& links, int root, std::span<std::byte> data);
 
-/// Bytes that the largest host adds to an all-gather of these blocks.
+/// The bytes of the host whose members have the most bytes of these blocks.
 int64_t largest_host_bytes(const HostLayout& layout, const Blocks& blocks);
 
 }  // namespace cleave::inline comm

@@ -136,7 +136,7 @@ void host_all_gather(HostLinks& links, const Blocks& blocks, const Buffers& buff
 }
 
 void host_broadcast(HostLinks& links, int root, std::span<std::byte> data) {
-  // An all-gather to which only the root adds bytes, which are in place already.
+  // A broadcast is an all-gather to which only the root adds bytes. They are already in place.
   std::vector<int64_t> widths(static_cast<size_t>(links.layout.first.back()));
   widths[static_cast<size_t>(root)] = static_cast<int64_t>(data.size());
   const Blocks blocks(1, widths, 1);

@@ -56,8 +56,8 @@ struct HostLayout {
   /// Whether two members are on the same host.
   [[nodiscard]] bool are_together(int a, int b) const;
 
-  /// Whether a sum of this many bytes of accumulators passes along the lanes: its pieces fill the
-  /// chain of hosts, there and back.
+  /// Whether a sum of this many bytes of accumulators passes along the lanes: only if it has enough
+  /// pieces to keep all hosts of the chain busy, there and back.
   [[nodiscard]] bool pays_to_sum(int64_t bytes) const {
     return bytes / num_lanes >= num_links() * kMinLaneBytes;
   }

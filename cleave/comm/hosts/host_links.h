@@ -46,7 +46,7 @@ struct HostLinks {
 /// Connects the members of a group between hosts. Collective: all members have agreed on the
 /// operation of `sync`, the group's, and call this. `host` is this rank's access to its host's
 /// segment, nullptr if it is alone there. `network`: nullptr for the job's TCP connections. Returns
-/// nullptr on all members if HostLayout::make() gives none, or if the members are on as many hosts
+/// nullptr on all members if HostLayout::make() gives none, or if each member is on its own host
 /// and the connections are TCP: then exchanges along lanes save nothing.
 std::unique_ptr<HostLinks> connect_hosts(CollectiveSync& sync,
                                          const std::shared_ptr<RankEndpoint>& job,

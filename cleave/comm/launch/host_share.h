@@ -10,8 +10,8 @@ namespace cleave::inline comm {
 /// `cleave launch -n N` on each host with this share in the environment variable
 /// kHostShareVariable.
 ///
-/// That process's stdin is the connection to the first: a byte is a signal for the ranks, its end
-/// means that the ranks shall be killed.
+/// The stdin of the second process is its connection to the first. Each byte is a signal for the
+/// ranks. When stdin ends, the ranks are killed.
 struct HostShare {
   int first_rank = 0;
   int world_size = 1;

@@ -214,7 +214,7 @@ class Launcher {
     int timeout_ms = waits_for_some() ? 100 : -1;
     if (kill_at_ != Clock::time_point::max()) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(kill_at_ - Clock::now());
-      // After the deadline SIGKILL has been sent: poll at a short interval.
+      // After the deadline, when SIGKILL has been sent, poll at a short interval.
       timeout_ms = static_cast<int>(std::clamp<int64_t>(left.count(), 5, 60'000));
     }
     timeout_ms = poll_timeout(timeout_ms, ranks_.front());

@@ -89,8 +89,8 @@ Error as_error(const std::exception_ptr& caught) {
                                     "); raise the limits, ulimit -v and -u"));
   } catch (const std::exception& error) {
     const std::string_view text = error.what();
-    // libtorch's allocators have no common exception type.
-    // Of a GPU's, only the second and third sentence give the size and the GPU's memory.
+    // libtorch's allocators have no common exception type. In the messages of a GPU's allocator,
+    // only the second and third sentence give the size and the GPU's memory.
     for (const auto& [sign, count] :
          {std::pair<std::string_view, int>{"can't allocate memory", 1}, {"out of memory", 3}}) {
       const size_t at = text.find(sign);

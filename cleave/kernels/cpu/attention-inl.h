@@ -213,9 +213,9 @@ class KeptProbabilities {
 /// Divides a row of exponentials by their sum, which makes them the probabilities p, and turns
 /// `ds`, the gradient of these, into that of the scores, p (ds - sum of p ds).
 ///
-/// FlashAttention takes exp(score - log-sum-exp) for p and dout out for the sum. Where one key has
-/// nearly all of p, the two terms cancel, and what remains is their rounding: that of a large
-/// log-sum-exp, and that of `out`. Here p adds up to 1, and both terms have the same rounding.
+/// FlashAttention uses exp(score - log-sum-exp) as p, and dout out as the sum. If one key has
+/// nearly all of p, the two terms cancel and only rounding errors remain: those of a large
+/// log-sum-exp and of `out`. Here p adds up to 1, and both terms have the same rounding.
 HWY_INLINE void score_gradients(float sum, int64_t columns, float* p, float* ds) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
   const FloatVec inverse = hn::Set(kFloats, 1 / sum);

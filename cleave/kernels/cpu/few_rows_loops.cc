@@ -81,7 +81,7 @@ HWY_INLINE void set_zero(FloatVec (&sum)[kChains][kN][kR]) {
   }
 }
 
-/// The sum of all chains of vectors of an element.
+/// The sum of an element: of the lanes of all its chains.
 template <size_t kR, size_t kN, size_t kChains>
 HWY_INLINE float total_of(const FloatVec (&sum)[kChains][kN][kR], size_t n, size_t r) {
   FloatVec chains = sum[0][n][r];
@@ -90,8 +90,8 @@ HWY_INLINE float total_of(const FloatVec (&sum)[kChains][kN][kR], size_t n, size
   return hn::GetLane(hn::SumOfLanes(kFloats, chains));
 }
 
-/// kN columns of y from `column` on: adds the terms of one range. Each element has kChains
-/// independent sums, to hide latency.
+/// Adds the terms of one range to kN columns of y, from `column` on. Each element is computed as
+/// kChains independent sums, to hide latency.
 template <class T, size_t kR, size_t kN, size_t kChains>
 void dot(const FewRowsJob& job, int64_t column, Terms terms) {
   const auto in = static_cast<size_t>(job.in);

@@ -152,7 +152,8 @@ struct NormGradients {
   Tensor sum, normed;
 };
 
-/// The gradients that a backward function got: of the sum, if there is one, and of its norm.
+/// The gradients that a backward function received: those of the sum, if there is one, and of its
+/// norm.
 NormGradients norm_gradients(const variable_list& grads, const Tensor& x) {
   const auto given = [](const Tensor& t) { return t.defined() ? t.contiguous() : t; };
   NormGradients d{.sum = grads.size() > 1 ? given(grads[0]) : Tensor(),
@@ -224,7 +225,8 @@ bool takes_fused(std::initializer_list<Tensor> inputs) {
 
 namespace {
 
-/// The terms of a sum in contiguous memory, and the tensor of their sum: of one term, itself.
+/// The terms of a sum in contiguous memory, and the tensor of their sum. With one term, the sum is
+/// this term.
 struct NormInputs {
   Tensor a, b, sum;
   explicit NormInputs(const Terms& x) : a(without_history(x.a).contiguous()), sum(a) {

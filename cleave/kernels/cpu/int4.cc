@@ -54,8 +54,8 @@ struct BlockWriter {
   }
 };
 
-/// Activations in groups. One piece of memory has all of them, since taking memory costs time that
-/// shows in the products of a decoded token.
+/// Activations in groups. All arrays share one allocation, because allocations take a noticeable
+/// part of the time of products in decoding.
 class QuantizedInput {
  public:
   QuantizedInput(int64_t rows, int64_t groups) : count_(rows * groups) {

@@ -76,8 +76,9 @@ struct AppendTokenKernel {
   }
 };
 
-/// A block for each query head and part of its keys. Keys come in tiles of one for each thread: a
-/// thread first has a key, then four dims of some keys' values.
+/// A block computes one query head and one part of its keys. It reads the keys in tiles of one key
+/// per thread. For each tile, a thread first has one key, then four dims of the values of some
+/// keys.
 template <class T>
 struct DecodeAttentionKernel {
   static constexpr int kLeastBlocks = 4;
@@ -104,8 +105,8 @@ struct DecodeAttentionKernel {
   }
 
  private:
-  /// Quads of several keys' values, and of a key, that a thread loads together. More of fp32 need
-  /// too many registers.
+  /// How many quads a thread loads together: quads of several keys' values, or of one key. In fp32,
+  /// more would need too many registers.
   static constexpr int kTogether = sizeof(T) == sizeof(uint16_t) ? 4 : 1;
   static constexpr int kOfKey = sizeof(T) == sizeof(uint16_t) ? 8 : 1;
 

@@ -143,7 +143,7 @@ TEST(CudaDecodeAttention, AnyWidthAndHeads_EqualsTheDefinition) {
   expect_defined({.width = 512, .half = 256});
 }
 
-// Of 8 query heads with groups of 4, ranks have 3, 3 and 2.
+// There are 8 query heads in groups of 4, of which the ranks have 3, 3 and 2.
 TEST(CudaDecodeAttention, PartsOfGroups_EqualTheDefinition) {
   expect_defined({.heads = 3, .kv_heads = 1, .group = 4});
   expect_defined({.heads = 3, .kv_heads = 2, .group = 4, .skipped = 3});

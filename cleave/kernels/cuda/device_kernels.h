@@ -52,8 +52,9 @@ struct InitialJob {
   [[no_unique_address]] NotStored not_stored{};
 };
 
-/// A tensor whose squares are summed. It cannot be stored, as the jobs (NotStored), but has no
-/// such member: kernels read arrays of it, of which nvcc 13 then miscalculates the addresses.
+/// A tensor whose squares are summed. Like the jobs (NotStored), it must not be stored. But it has
+/// no NotStored member, because kernels read arrays of it, and nvcc 13 miscalculates the addresses
+/// in arrays of structs with such a member.
 struct SquaresOf {
   SquaresOf() = default;
   SquaresOf(const SquaresOf&) = delete;
@@ -159,8 +160,8 @@ struct BestOfPart {
   float largest = 0, sum = 0;  ///< the logit; and the sum of exp(logit - largest)
 };
 
-/// What a device says of a chosen token: the token, its logit, the largest logit of the row, and
-/// the sum of exp(logit - largest).
+/// The count of numbers that a device returns for a chosen token: the token, its logit, the largest
+/// logit of the row, and the sum of exp(logit - largest) over the row.
 inline constexpr int kChoiceNumbers = 4;
 
 /// The best token of each row of logits [rows, width]: the largest logit, of equal ones the lowest
@@ -177,7 +178,8 @@ struct BestTokenJob {
   [[no_unique_address]] NotStored not_stored{};
 };
 
-/// Logits of one block; tokens of a list of the best ones; and lists that one block merges.
+/// The number of logits of one block, of tokens in a list of the best ones, and of lists that one
+/// block merges.
 inline constexpr int64_t kSamplePart = 2048;
 inline constexpr int kListed = 256;
 inline constexpr int kMergedLists = 16;

@@ -161,9 +161,9 @@ CLEAVE_DEVICE void store_sums(const Block& block, int64_t width, const float* su
   });
 }
 
-/// A block for kNormPart rows. Of rows in aligned quads, a thread keeps its first quads in
-/// registers, and loads those of the next row before it needs them if they are bf16; fp32 ones
-/// would need too many registers.
+/// A block computes kNormPart rows. If the quads of the rows are aligned, a thread keeps its first
+/// quads in registers. In bf16, it also loads those of the next row before it needs them; in fp32,
+/// they would need too many registers.
 template <class T>
 struct RmsNormBackwardKernel {
   static constexpr int kLeastBlocks = 4;

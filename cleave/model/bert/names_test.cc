@@ -294,7 +294,7 @@ TEST(BertEmbeddings, MoreTokensThanPositions_AreRefused) {
   EXPECT_THAT(error.what(), HasSubstr("bert.embeddings: sequences of 6 ids"));
 }
 
-// Of five positions two are those of padding and before it.
+// Two of the five positions are not used by tokens: that of padding and the one before it.
 TEST(RobertaEmbeddings, MoreTokensThanPositions_AreRefused) {
   const auto model = make_model(config("RobertaForMaskedLM"));
   EXPECT_EQ(model->facts().max_positions, 3);

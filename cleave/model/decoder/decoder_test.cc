@@ -25,7 +25,7 @@ std::unique_ptr<Model> mistral(const std::string& window) {
                                 "config.json"));
 }
 
-// Of 10 queries with a window of 4, the keys behind the window are a triangle of 6 x 6 of the
+// With 10 queries and a window of 4, the keys behind the window are a triangle of 6 x 6 in the
 // triangle of 10 x 10. 12 operations for each pair and dim, 24 dims, 3 layers.
 TEST(Decoder, OperationsOfAttention_AreThoseOfTheKeysInTheWindow) {
   const double all = mistral("null")->train_flops_per_token(10);
