@@ -19,8 +19,9 @@ struct GgufModelTensor : TensorInfo {
 };
 
 /// The tensors of a GGUF file under the names of the model's parameters, with rows in the
-/// parameters' order and one tensor for each expert's matrix. Tensors that belong to no parameter
-/// keep their names. The factors of rotary scaling are left out, because config.json has them.
+/// parameters' order and one tensor for each expert's matrix.
+/// Tensors that belong to no parameter keep their names. The factors of rotary scaling are left
+/// out, because config.json has them.
 class GgufTensors : public ListedTensors<GgufModelTensor> {
  public:
   /// `config` is the file's (config_from_gguf). Throws Error(kFormat) for an unknown architecture,

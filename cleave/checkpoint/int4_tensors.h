@@ -80,9 +80,8 @@ class Int4Source : public ListedTensors<TensorInfo> {
   [[nodiscard]] Int4Rows rounded_once(const TensorInfo& info, bool is_transposed, Range rows,
                                       bool needs_codes) const;
 
-  /// Scales and minimums of the last matrix, an eighth of a byte for each element. A writer reads
-  /// the codes of a matrix, then its scales, then its minimums. Without this memory, each of the
-  /// three would read and round the matrix again.
+  /// Scales and minimums of the last matrix, an eighth of a byte for each element. Without them, a
+  /// writer, which reads codes, scales and minimums in turn, would round each matrix three times.
   struct Kept {
     std::string matrix;
     Tensor scales, mins;

@@ -27,8 +27,7 @@ struct RowsOptions {
   bool needs_labels = false;  ///< a row without `labels` is refused
   int64_t num_classes = 0;    ///< above 0: `label` (or `labels`) is one number, the row's class
   bool has_scores = false;    ///< score_in() is the number that a regression learns of a row
-  /// If not empty: the names of the classes. label_set() of label_in() then gives the classes of a
-  /// row.
+  /// If not empty, the names of the classes; label_set() of label_in() gives those of a row.
   std::vector<std::string> classes{};
   std::string cache_folder{};  ///< for what does not fit into some MiB; empty = memory only
 };

@@ -90,9 +90,8 @@ class Expert : public Layer {
 /// With a Context::balance it counts its tokens there, and backward adds the gradient of that loss.
 /// On a Fanout, only rank 0 adds it, because gradients are partial sums.
 ///
-/// Experts without tokens run on zero rows if they have wraps (FSDP), so that every rank calls the
-/// collectives of the wraps. They also do so while gradients are recorded, so that their gradients
-/// are zeros.
+/// While gradients are recorded, and if they have wraps, experts without tokens run on zero rows:
+/// their gradients are zeros, and every rank calls the collectives of the wraps (FSDP).
 class Experts : public Layer {
  public:
   explicit Experts(const ExpertsOptions& options);

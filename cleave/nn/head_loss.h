@@ -9,8 +9,7 @@ struct HeadLoss {
   Tensor labels;      ///< [B, T] int64, the same on every rank; -100: no label
   int64_t count = 1;  ///< e.g. the labels of the step's global batch; 0: those here
   double scale = 1;   ///< a loss scale
-  /// The result is the cross entropy of each token instead of the sum. A trained head returns the
-  /// logits instead.
+  /// The cross entropy of each token instead of their sum; the logits if the head is trained.
   bool is_per_token = false;
 };
 
@@ -25,16 +24,15 @@ struct HeadLossOptions {
 
 /// Lets `head` compute Context::head_loss for a part of the tokens at a time if the logits of all
 /// tokens would take more than `most_bytes` on a rank. Each part's logits are freed before the next
-/// part is computed. The result is then the loss (Replicate, fp32 or wider) instead of the logits
-/// [B, T, V]: a number [], or [B, T] if it is per token. If the logits take less, or the head has
-/// an adapter, the result is still the logits.
+/// part is computed. The result is then the loss (Replicate, fp32 or wider), [] or [B, T] by token,
+/// instead of the logits [B, T, V]. If the logits take less, or the head has an adapter, the result
+/// is still the logits.
 ///
 /// In a training step, the result is also the logits if recompute() runs the layer again.
 ///
-/// If the result needs a gradient, forward also computes the gradients of the input and of the
-/// weights, since backward would have to compute the logits again. So gradients of the weights take
-/// memory from forward on. They are summed over the parts in fp32 or wider. Call it before
-/// fully_shard().
+/// If the result needs a gradient, forward also computes the gradients of the input and the weights
+/// (they take memory from then on), since backward would have to compute the logits again. They are
+/// summed over the parts in fp32 or wider. Call it before fully_shard().
 ///
 /// The head throws Error(kUsage) for a HeadLoss without labels.
 void compute_loss_in_parts(Linear& head, const HeadLossOptions& options = {});

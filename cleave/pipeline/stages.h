@@ -11,13 +11,11 @@ namespace cleave::inline pipeline {
 /// range. Every stage has at least one.
 using Stages = std::vector<Range>;
 
-/// Indices of a model's blocks, ascending. The Layers of the most frequent type are blocks. If two
-/// types are equally frequent, the one that contains more layers counts, then the one that occurs
-/// last.
-///
-/// Another type is a type of blocks too if it occurs more than once and contains layers but no
-/// Embedding, and if all its Layers come before the last of the blocks above, or are neighbours and
-/// not the end of the model. So an encoder and a decoder may have blocks of two types.
+/// Indices of a model's blocks, ascending: the Layers of the most frequent type. Of equally
+/// frequent types, the one that contains more layers counts, then the last. Another type is one of
+/// blocks too if it occurs more than once, contains layers but no Embedding, and all its Layers
+/// come before the last of those blocks, or are neighbours and not the end of the model. So an
+/// encoder and a decoder may have blocks of two types.
 std::vector<size_t> blocks_of(const std::vector<Layer*>& sequence);
 
 /// Stages by names: each cut is the path of the last Layer of a stage, in any order; aliases of

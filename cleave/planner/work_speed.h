@@ -63,9 +63,8 @@ struct WorkSpeed {
 /// The part of a product to measure: the batch is halved, then the largest size, until it has at
 /// most `most_flops`.
 MatrixWork part_of(MatrixWork shape, double most_flops);
-/// The same for attention: the batch is halved, then the heads (and the KV heads while there are
-/// several), then queries and keys while each keeps at least 1024 and two windows. All scores
-/// count, even those that a mask hides.
+/// The same for attention: the batch is halved, then the heads (KV heads too if several),
+/// then queries and keys while each keeps at least 1024 and two windows. Masked scores count too.
 AttentionWork part_of(AttentionWork shape, double most_flops);
 
 /// Measures the speeds that `work` needs, at the same time on the first ranks of `everyone`, as

@@ -104,9 +104,8 @@ struct RankRecording {
 std::string json_of(const RankRecording& recording);
 RankRecording recording_of(const std::string& json);
 
-/// The seconds that a rank spent in the collectives that comm_ms of metrics.jsonl counts: those on
-/// the axes tp, pp, dp and ep and over the copies of experts, called by the rank's thread before
-/// the update.
+/// A rank's seconds in the collectives that comm_ms of metrics.jsonl counts: on the axes tp, pp,
+/// dp, ep and the copies of experts, called by the rank's thread before the update.
 double comm_seconds(const RankRecording& recording);
 
 }  // namespace cleave::inline report

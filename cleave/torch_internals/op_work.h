@@ -42,8 +42,7 @@ using BytesByDistance = std::array<double, 48>;
 struct OpWork {
   std::map<MatrixWork, double> products;      ///< how often each occurs
   std::map<AttentionWork, double> attention;  ///< the same
-  /// The bytes of both matrices of all products of these sizes. For sizes that are missing here,
-  /// the reuse distance is large.
+  /// Bytes of both matrices of all products of these sizes. Missing sizes: the distance is large.
   std::map<MatrixWork, BytesByDistance> factors;
   /// What passes over memory move (read, write, and read into the cache before a write). Writes
   /// count at the largest distance that their pass reads.

@@ -62,8 +62,7 @@ struct TrainSetup {
 };
 
 /// Throws Error for options that do not fit the model, the data or each other. `world_size` is that
-/// of the launcher, 0 without one. If `whole` is given, the run resumes from it, whatever the
-/// options say.
+/// of the launcher, 0 without one. With `whole`, the run resumes from it, whatever the options are.
 TrainSetup make_setup(const TrainOptions& options, int world_size,
                       const std::optional<IntactCheckpoint>& whole = std::nullopt);
 

@@ -18,9 +18,8 @@ class DeviceWork {
   DeviceWork(const DeviceWork&) = delete;
   DeviceWork& operator=(const DeviceWork&) = delete;
 
-  /// Makes the device wait for the result: what the calling thread queues later sees it. Until then
-  /// the collective may read and write its memory at any time. Throws Error(kPeer) if it has
-  /// failed.
+  /// Makes the device wait: what the calling thread queues later sees the result. Until then the
+  /// collective may read and write its memory at any time. Throws Error(kPeer) if it has failed.
   virtual void wait() = 0;
 };
 

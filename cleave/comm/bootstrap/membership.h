@@ -13,8 +13,7 @@ struct RankInfo {
   int32_t rank = 0, world_size = 0;
   int32_t pid = 0;
   int32_t job_rank = 0;  ///< among the ranks of all hosts
-  /// Not 0: this rank's LOCAL_WORLD_SIZE, with which it expects ranks on other hosts, while rank 0,
-  /// on the same host, expects all ranks there.
+  /// LOCAL_WORLD_SIZE, if this rank expects other hosts but rank 0, on its host, does not; else 0
   int32_t local_world_size = 0;
   int32_t unused = 0;
 };

@@ -42,9 +42,8 @@ std::optional<FlightRecord> current_operation(const SharedSegment& segment, int 
 /// or "before its first operation".
 std::string describe_place(const SharedSegment& segment, int rank);
 
-/// The same for a job on several hosts, in which a rank uses two segments, its replica and its
-/// host's segment: describes the one in which the rank began its last operation. `beside` may be
-/// nullptr.
+/// The same for a rank that uses two segments, its replica and its host's: describes the one in
+/// which the rank began its last operation. `beside` may be nullptr.
 std::string describe_place(const SharedSegment& segment, const SharedSegment* beside, int rank);
 
 /// " in step 37", or "" if the rank never reported its step.

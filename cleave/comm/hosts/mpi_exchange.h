@@ -14,9 +14,8 @@ namespace cleave::inline comm {
 /// forever for a rank that has died.
 class MpiExchange : public HostExchange {
  public:
-  /// `ranks`: the lane's members by host, as ranks of the job; MPI gives ranks the same numbers. No
-  /// other lane that has two of these members has this `tag`. `sums_at`: the members' lane in MPI
-  /// (Mpi::make_lane()), if MPI computes the sums.
+  /// `ranks`: the lane's members by host, as ranks of the job, which MPI numbers in the same way.
+  /// Lanes with two equal members differ in `tag`. `sums_at`: their lane in MPI, if MPI adds.
   MpiExchange(std::shared_ptr<RankEndpoint> job, Mpi& mpi, std::vector<int> ranks, int host,
               int tag, std::optional<int> sums_at = {});
 

@@ -22,9 +22,8 @@ struct Abort {
   std::string text;   ///< at most 1 KiB
 };
 
-/// The state that all ranks of a job share. The ranks of one host share its memory. If ranks are on
-/// several hosts, each rank has a replica of the job's segment, and the ranks of each host also
-/// share another segment. Thread safe.
+/// The state that all ranks of a job share. On one host they share its memory. On several, each
+/// rank has a replica of it, and the ranks of each host share another segment. Thread safe.
 class SharedSegment {
  public:
   /// Memory of this process, for rank threads.
@@ -51,8 +50,7 @@ class SharedSegment {
   [[nodiscard]] int num_ranks() const { return header().num_ranks; }
   /// The number of ranks that use this segment; num_ranks() unless it is one host's of several.
   [[nodiscard]] int num_present() const { return header().num_present; }
-  /// For the segment of one host of several: whether a rank is on that host. Known once all ranks
-  /// of the host have connected.
+  /// In a host's segment: whether a rank is on that host. Known once all its ranks connected.
   [[nodiscard]] bool has_rank(int rank) const { return this->rank(rank).pid.load() != 0; }
   [[nodiscard]] int fd() const { return fd_; }  ///< -1 for private memory
   [[nodiscard]] bool is_shared() const { return fd_ >= 0; }

@@ -71,10 +71,9 @@ class ShmGroup : public AsyncGroup {
   DeviceGroup& device_group();
   /// Whether a message of this memory between this rank and `peer` stays on the device.
   [[nodiscard]] bool stays_on_device(const void* data, int peer) const;
-  /// The links between the members' hosts if a collective of about `bytes` is to use them,
-  /// otherwise nullptr. It uses them if the group has links and pays(layout) is true. If the result
-  /// is not nullptr, the members have compared the headers of their calls. All members get the same
-  /// answer.
+  /// The links between the members' hosts if a collective of about `bytes` is to use them: the
+  /// group has links, and pays(layout) is true. The members have then compared the headers of their
+  /// calls. Otherwise nullptr. All members get the same answer.
   template <class Pays>
   HostLinks* agree_on_links(int64_t bytes, const Pays& pays);
   void check_member(int member, std::string_view role) const;

@@ -14,18 +14,16 @@
 
 namespace cleave::inline comm {
 
-/// The world of ranks on one or several hosts. On one host, the ranks share a segment. On several
-/// hosts, each rank has a replica of the job's segment, which a TcpReplicator keeps consistent, and
-/// the ranks of each host also share a segment. A group whose ranks are all on one host uses only
-/// the host's segment and no sockets. A group that spans hosts uses the replicas, and for large
-/// collectives both.
+/// The world of ranks on one host, which share a segment, or on several: then each rank has a
+/// replica of it, which a TcpReplicator keeps consistent, and the ranks of each host share another
+/// segment. A group whose ranks are all on one host uses only the host's segment and no sockets. A
+/// group that spans hosts uses the replicas, and for large collectives both.
 class ShmWorld : public World {
  public:
   ShmWorld(std::shared_ptr<SharedSegment> segment, int rank, const RankOptions& options);
-  /// For ranks on several hosts. `segment` is this rank's replica. `host`: the segment that the
-  /// ranks of this host share, all of which have connected; nullptr if this rank is alone on its
-  /// host. `network`: the network for large collectives between hosts; nullptr if there are only
-  /// the replicator's connections.
+  /// For ranks on several hosts. `segment` is this rank's replica. `host`: the segment of this
+  /// host's ranks, which have all connected; nullptr if this rank is alone there. `network`: for
+  /// large collectives between hosts; nullptr if the replicator has the only connections.
   ShmWorld(std::shared_ptr<SharedSegment> segment, int rank, const RankOptions& options,
            std::unique_ptr<TcpReplicator> replicator, std::shared_ptr<SharedSegment> host,
            std::shared_ptr<HostNetwork> network = nullptr);

@@ -76,9 +76,8 @@ struct AppendTokenKernel {
   }
 };
 
-/// A block computes one query head and one part of its keys. It reads the keys in tiles of one key
-/// per thread. For each tile, a thread first has one key, then four dims of the values of some
-/// keys.
+/// A block computes one query head and part of its keys, in tiles of one key per thread. For each
+/// tile, a thread first has one key, then four dims of the values of some keys.
 template <class T>
 struct DecodeAttentionKernel {
   static constexpr int kLeastBlocks = 4;

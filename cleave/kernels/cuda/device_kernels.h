@@ -52,9 +52,8 @@ struct InitialJob {
   [[no_unique_address]] NotStored not_stored{};
 };
 
-/// A tensor whose squares are summed. Like the jobs (NotStored), it must not be stored. But it has
-/// no NotStored member, because kernels read arrays of it, and nvcc 13 miscalculates the addresses
-/// in arrays of structs with such a member.
+/// A tensor whose squares are summed. Like the jobs, it must not be stored; but nvcc 13 computes
+/// wrong addresses in arrays of structs with a NotStored member, and kernels read arrays of it.
 struct SquaresOf {
   SquaresOf() = default;
   SquaresOf(const SquaresOf&) = delete;
@@ -178,8 +177,7 @@ struct BestTokenJob {
   [[no_unique_address]] NotStored not_stored{};
 };
 
-/// The number of logits of one block, of tokens in a list of the best ones, and of lists that one
-/// block merges.
+/// The number of logits of a block, of tokens in a list of the best, and of lists a block merges.
 inline constexpr int64_t kSamplePart = 2048;
 inline constexpr int kListed = 256;
 inline constexpr int kMergedLists = 16;
