@@ -93,16 +93,18 @@ void print_preferences(const PreferenceScore& score, bool json) {
   }
 }
 
-void print_accuracy(const EvalSum& result, bool json) {
+void print_classes(const ClassScore& score, int64_t rows, bool json) {
+  const double accuracy = static_cast<double>(score.right) / static_cast<double>(rows);
   if (json) {
-    const nlohmann::ordered_json row = {{"loss", result.loss()},
-                                        {"accuracy", result.accuracy()},
-                                        {"right", result.num_right},
-                                        {"rows", result.num_labels}};
+    const nlohmann::ordered_json row = {{"loss", score.loss},
+                                        {"accuracy", accuracy},
+                                        {"macro_f1", score.macro_f1},
+                                        {"right", score.right},
+                                        {"rows", rows}};
     log_info(row.dump());
   } else {
-    log_info("loss ", result.loss(), "  accuracy ", result.accuracy(), "  (", result.num_right,
-             " of ", counted(result.num_labels, "sequence"), ")");
+    log_info("loss ", score.loss, "  accuracy ", accuracy, "  macro F1 ", score.macro_f1, "  (",
+             score.right, " of ", counted(rows, "sequence"), ")");
   }
 }
 
@@ -179,6 +181,13 @@ void evaluate_and_print(const EvalInput& input, const Dataset& data, const RunAx
   const BatchRules rules = batch_rules(*model, input.tokenizer.get(), data.is_text(), kEvalSeed);
   EvalProgress progress(axes, data.size(), "sequence");
   const auto on_samples = [&](int64_t done) { progress.update(done); };
+  if (input.task == Task::kClassify) {
+    const ClassScore score =
+        evaluate_classes(*model, axes.tp, data, input.options.batch_size, rules, on_samples);
+    progress.end();
+    if (axes.is_first()) print_classes(score, data.size(), input.options.json);
+    return;
+  }
   if (input.task == Task::kRegression) {
     const ScoreErrors errors =
         evaluate_scores(*model, axes.tp, data, input.options.batch_size, rules, on_samples);
@@ -196,9 +205,7 @@ void evaluate_and_print(const EvalInput& input, const Dataset& data, const RunAx
   const EvalSum result =
       evaluate(*model, axes.tp, data, input.options.batch_size, rules, on_samples);
   progress.end();
-  if (!axes.is_first()) return;
-  input.task == Task::kClassify ? print_accuracy(result, input.options.json)
-                                : print_perplexity(result, input.options.json);
+  if (axes.is_first()) print_perplexity(result, input.options.json);
 }
 
 void require_finite(double loss) {
@@ -313,6 +320,25 @@ EvalSum evaluate(Model& model, const Axis& tp, const Dataset& data, int64_t batc
                " labels; evaluation needs at least one");
   require_finite(result.loss());
   return result;
+}
+
+ClassScore class_score(const Tensor& logits, const Tensor& classes) {
+  const Tensor predicted = logits.argmax(1);
+  const Tensor guessed = at::one_hot(predicted, logits.size(1));
+  const Tensor wanted = at::one_hot(classes, logits.size(1));
+  const Tensor occurs = (guessed + wanted).gt(0).any(0);
+  return {.loss = at::cross_entropy_loss(logits, classes).item<double>(),
+          .right = predicted.eq(classes).sum().item<int64_t>(),
+          .macro_f1 = f1_of(guessed, wanted).masked_select(occurs).mean().item<double>()};
+}
+
+ClassScore evaluate_classes(Model& model, const Axis& tp, const Dataset& data, int64_t batch_size,
+                            const BatchRules& rules,
+                            const std::function<void(int64_t)>& on_samples) {
+  const auto [logits, classes] = predictions_of(model, tp, data, batch_size, rules, on_samples);
+  const ClassScore score = class_score(logits, classes);
+  require_finite(score.loss);
+  return score;
 }
 
 ScoreErrors score_errors(const Tensor& predicted, const Tensor& wanted) {

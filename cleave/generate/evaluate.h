@@ -17,13 +17,29 @@ namespace cleave::inline generation {
 void for_batches(Model& model, const Dataset& data, int64_t batch_size, const BatchRules& rules,
                  const std::function<void(const Batch& batch, int64_t first)>& visit);
 
-/// Evaluates a model on `tp`: its loss on next tokens, on tokens masked by `rules`, on classes, or
-/// on numbers. The same on all ranks. Runs `batch_size` samples at a time and calls `on_samples`
+/// Evaluates a model on `tp`: its loss on next tokens or on tokens masked by `rules`. The same on
+/// all ranks. Runs `batch_size` samples at a time and calls `on_samples`
 /// with the number of finished ones. Throws Error(kShape) for a sample longer than the model's
 /// positions, Error(kUsage) if the data has no labels, Error(kNumerics) for a loss that is NaN or
 /// infinity.
 EvalSum evaluate(Model& model, const Axis& tp, const Dataset& data, int64_t batch_size,
                  const BatchRules& rules = {}, const std::function<void(int64_t)>& on_samples = {});
+
+/// How well a model predicts the class of each sequence.
+struct ClassScore {
+  double loss = 0;    ///< mean cross entropy
+  int64_t right = 0;  ///< sequences whose class has the largest logit
+  /// Mean F1 of the classes that are in the data or predicted, as in scikit-learn.
+  double macro_f1 = 0;
+};
+
+/// The score of fp64 logits [N, C] and classes [N]; N > 0.
+ClassScore class_score(const Tensor& logits, const Tensor& classes);
+
+/// The score of a classifier; otherwise as evaluate().
+ClassScore evaluate_classes(Model& model, const Axis& tp, const Dataset& data, int64_t batch_size,
+                            const BatchRules& rules = {},
+                            const std::function<void(int64_t)>& on_samples = {});
 
 /// How far the numbers that a model predicts are from those of the data.
 struct ScoreErrors {

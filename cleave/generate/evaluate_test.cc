@@ -7,7 +7,9 @@
 #include <functional>
 #include <malloc.h>
 #include <nlohmann/json.hpp>
+#include <vector>
 
+#include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -105,6 +107,20 @@ TEST(Evaluate, LogitsOfManyClasses_AreNotInMemoryTogether) {
     o.reference = task == "dpo" ? train.out : "";
     EXPECT_LT(growth_of([&] { cleave_eval(o); }), uint64_t{700} << 20) << task;
   }
+}
+
+// Closed form. Class 3 is neither in the data nor predicted, and class 2 is only predicted. The F1
+// of the classes is 2/3, 1 and 0, as scikit-learn's f1_score with average="macro" has it.
+TEST(ClassScore, FourSequences_HaveTheirF1) {
+  const std::vector<int64_t> predicted{0, 1, 1, 2}, classes{0, 1, 1, 0};
+  Tensor probabilities = at::full({4, 4}, 0.1, at::kDouble);
+  for (int64_t row = 0; row < 4; ++row) {
+    probabilities[row][predicted[static_cast<size_t>(row)]] = 0.7;
+  }
+  const ClassScore score = class_score(probabilities.log(), at::tensor(classes, at::kLong));
+  EXPECT_NEAR(score.loss, -(3 * std::log(0.7) + std::log(0.1)) / 4, 1e-15);
+  EXPECT_EQ(score.right, 3);
+  EXPECT_NEAR(score.macro_f1, (2.0 / 3 + 1) / 3, 1e-15);
 }
 
 }  // namespace
