@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "cleave/base/error.h"
+#include "cleave/base/hash.h"
 #include "cleave/chat/jinja/string_ops.h"
 #include "cleave/file/file.h"
 #include "cleave/text/json.h"
@@ -261,6 +262,15 @@ ChatTemplate::ChatTemplate(std::string text, const std::string& source, const To
       for_tools_(std::move(for_tools)),
       special_(special_tokens(tokenizer)),
       now_(now) {}
+
+uint64_t ChatTemplate::fingerprint() const {
+  std::string all = str(to_hex(template_.fingerprint()),
+                        for_tools_ ? to_hex(for_tools_->fingerprint()) : "none", now_);
+  for (const auto& [name, token] : special_) {
+    all += str(' ', name, ' ', token.string().size(), ' ', token.string());
+  }
+  return hash_bytes(all);
+}
 
 const jinja::Template& ChatTemplate::template_for(const TemplateVariables& own) const {
   const auto tools = std::find_if(own.rbegin(), own.rend(),

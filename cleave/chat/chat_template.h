@@ -70,6 +70,9 @@ class ChatTemplate {
 
   /// The template itself, not that for tools.
   [[nodiscard]] const std::string& text() const { return text_; }
+  /// Hash of everything that the texts of conversations depend on, except the conversations: both
+  /// templates, the special tokens and the time.
+  [[nodiscard]] uint64_t fingerprint() const;
 
  private:
   [[nodiscard]] const jinja::Template& template_for(const TemplateVariables& own) const;

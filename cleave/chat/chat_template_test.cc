@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -251,6 +252,27 @@ TEST(ChatTemplate, ToolsInAFolderWithATemplateForThem_UseThatTemplate) {
 }
 
 // transformers gives the text without the call. As Llama 3's template, which has no calls.
+// All that cached tokens of a conversation depend on.
+TEST(ChatTemplate, Fingerprint_ChangesWithEachTemplateTokenAndTime) {
+  const test::TempFolder folder;
+  for (const NamedFile& file : byte_tokenizer_files()) write(folder / file.name, file.text);
+  const auto bytes = load_tokenizer(folder.path().string());
+  write(folder / "tokenizer_config.json", R"({"eos_token": null})");
+  const auto without_end = load_tokenizer(folder.path().string());
+  ASSERT_FALSE(without_end->special().eos);
+  const auto with_tools = [&](const char* text) {
+    return ChatTemplate("a", "t", *bytes, 0, jinja::Template(text, "t")).fingerprint();
+  };
+  const std::vector<uint64_t> all{ChatTemplate("a", "t", *bytes, 0).fingerprint(),
+                                  ChatTemplate("b", "t", *bytes, 0).fingerprint(),
+                                  ChatTemplate("a", "t", *bytes, 1).fingerprint(),
+                                  ChatTemplate("a", "t", *without_end, 0).fingerprint(),
+                                  with_tools("a"),
+                                  with_tools("b")};
+  EXPECT_EQ(std::set<uint64_t>(all.begin(), all.end()).size(), all.size());
+  EXPECT_EQ(ChatTemplate("a", "elsewhere", *bytes, 0).fingerprint(), all.front());
+}
+
 TEST(ChatTemplate, CallsThatTheTemplateLeavesOut_AreRefused) {
   const ChatTemplate without = made("{% for m in messages %}{{ m.content }};{% endfor %}");
   EXPECT_EQ(without.render({calling({}, "a")}, false), "a;");

@@ -1,7 +1,4 @@
-#include <mutex>
-#include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -11,6 +8,7 @@
 #include "cleave/data/dataset_kinds.h"
 #include "cleave/file/atomic_write.h"
 #include "tests/support/golden.h"
+#include "tests/support/noting_tokenizer.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/threads.h"
 #include "tests/support/thrown.h"
@@ -186,37 +184,6 @@ TEST(RealChatTokens, SpaceAtTheEndOfAnAnswer_TrainsNoTokenAfterIt) {
   EXPECT_EQ(chat.is_trained, (std::vector<bool>{true, true, false, false, false}));
 }
 
-/// The byte tokenizer, which notes the threads that encode.
-class NotingTokenizer final : public Tokenizer {
- public:
-  NotingTokenizer() { special_ = bytes_->special(); }
-  [[nodiscard]] int64_t vocab_size() const override { return bytes_->vocab_size(); }
-  [[nodiscard]] std::optional<std::string> token(int64_t id) const override {
-    return bytes_->token(id);
-  }
-  [[nodiscard]] std::optional<int64_t> id_of(std::string_view token) const override {
-    return bytes_->id_of(token);
-  }
-  [[nodiscard]] bool is_special(int64_t id) const override { return bytes_->is_special(id); }
-  [[nodiscard]] size_t num_threads() const { return threads_.size(); }
-
- protected:
-  [[nodiscard]] std::vector<int64_t> encode_text(std::string_view text,
-                                                 bool parse_special) const override {
-    const std::lock_guard lock(mutex_);
-    threads_.insert(std::this_thread::get_id());
-    return bytes_->encode(text, {.add_special = false, .parse_special = parse_special});
-  }
-  [[nodiscard]] std::string decode_ids(std::span<const int64_t> ids) const override {
-    return bytes_->decode(ids);
-  }
-
- private:
-  std::shared_ptr<const Tokenizer> bytes_ = byte_tokenizer();
-  mutable std::mutex mutex_;
-  mutable std::set<std::thread::id> threads_;
-};
-
 // Oracle: the bytes of the rows, in order.
 TEST(Chats, Rows_AreTokenizedOnAllThreadsInOrder) {
   const test::Threads three(3);
@@ -226,7 +193,7 @@ TEST(Chats, Rows_AreTokenizedOnAllThreadsInOrder) {
   for (int i = 0; i < kRows; ++i) {
     rows += str(R"({"prompt": "number )", i, R"(", "completion": "c"})", '\n');
   }
-  const auto tokenizer = std::make_shared<NotingTokenizer>();
+  const auto tokenizer = std::make_shared<test::NotingTokenizer>();
   DatasetOptions options = options_for(written(folder, rows), 32);
   options.tokenizer = tokenizer;
   ChatCounts counts;

@@ -1,9 +1,11 @@
+#include <utility>
+
 #include "cleave/base/error.h"
 #include "cleave/chat/pair_reader.h"
 #include "cleave/data/chat_sequences.h"
 #include "cleave/data/dataset_kinds.h"
 #include "cleave/data/documents.h"
-#include "cleave/data/reading_progress.h"
+#include "cleave/data/tokenized_rows.h"
 
 namespace cleave::inline data {
 namespace {
@@ -71,16 +73,19 @@ std::shared_ptr<const Dataset> pair_dataset(
     PairCounts* counts) {
   require_tokenizer(options, "holds preferences, which need");
   auto dataset = std::make_shared<PairDataset>(options);
-  PairReader reader(options.tokenizer, chat_template);
-  ReadingProgress progress = common_progress(options.files, "tokenized MiB", options.cache_folder);
-  for (const std::string& file : options.files) {
-    JsonLines rows = open_pairs(file);
-    while (const std::optional<Json> row = rows.next()) {
-      dataset->append(reader.read(*row, rows.place()), rows.place(), *counts);
-      progress.note(rows.bytes_read());
-    }
-    progress.end_file();
-  }
+  const RowSource source{
+      .open = open_pairs,
+      .read =
+          [reader = PairReader(options.tokenizer, chat_template)](
+              const Json& row, const std::string& place) mutable {
+            TokenizedPair pair = reader.read(row, place);
+            return RowSequences{std::move(pair.chosen), std::move(pair.rejected)};
+          },
+      .sequences = 2,
+      .settings = {chat_template ? chat_template->fingerprint() : 0}};
+  for_each_row(options, source, [&](RowSequences row, const std::string& place) {
+    dataset->append({.chosen = std::move(row[0]), .rejected = std::move(row[1])}, place, *counts);
+  });
   CLEAVE_CHECK(counts->pairs > 0, Code::kUsage, "the data in ", names_of(options.files), " has ",
                counts->pairs, " rows; expected at least one pair");
   CLEAVE_CHECK(dataset->size() > 0, Code::kUsage, "no pair of ", counts->pairs,

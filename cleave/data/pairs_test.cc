@@ -10,7 +10,9 @@
 #include "cleave/data/dataset_kinds.h"
 #include "cleave/data/documents.h"
 #include "cleave/file/atomic_write.h"
+#include "tests/support/noting_tokenizer.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/threads.h"
 #include "tests/support/thrown.h"
 
 namespace cleave::pairs_test {
@@ -243,6 +245,42 @@ TEST_F(Pairs, Batch_HasChosenAndRejectedSequencesAsNeighbours) {
                                               at::kLong)
                                        .view({2, 4})));
   EXPECT_TRUE(batch.attention_mask.defined());
+}
+
+// Oracle: the bytes of the rows, in order.
+TEST_F(Pairs, Rows_AreTokenizedOnAllThreadsInOrder) {
+  const test::Threads three(3);
+  std::string rows;
+  constexpr int kRows = 10'000;  // more than a batch
+  for (int i = 0; i < kRows; ++i) {
+    rows += str(R"({"prompt": "number )", i, R"(", "chosen": "c", "rejected": "d"})", '\n');
+  }
+  const auto tokenizer = std::make_shared<test::NotingTokenizer>();
+  DatasetOptions options = options_for(file(rows), 32);
+  options.tokenizer = tokenizer;
+  const auto data = pair_dataset(options, nullptr, &counts_);
+  ASSERT_EQ(data->size(), kRows);
+  for (int i = 0; i < kRows; ++i) {
+    const std::string text = str("number ", i, "c");
+    std::vector<int64_t> ids(text.begin(), text.end());
+    ids.push_back(kEnd);
+    ASSERT_EQ(data->sample(i).ids, ids);
+    ids[ids.size() - 2] = 'd';
+    ASSERT_EQ(data->sample(i).rejected_ids, ids);
+  }
+  EXPECT_EQ(tokenizer->num_threads(), 3);
+}
+
+TEST_F(Pairs, OfSeveralWrongRows_TheFirstIsNamed) {
+  const std::string good = R"({"prompt": "a", "chosen": "b", "rejected": "c"})"
+                           "\n";
+  const std::string same = R"({"prompt": "a", "chosen": "b", "rejected": "b"})"
+                           "\n";
+  const std::string empty = R"({"prompt": "a", "chosen": "", "rejected": "b"})"
+                            "\n";
+  EXPECT_THAT(refusal_of(good + good + same + empty + "{").what(), HasSubstr("a.jsonl:3: "));
+  EXPECT_THAT(refusal_of(good + empty + same + "{").what(), HasSubstr("a.jsonl:2: "));
+  EXPECT_THAT(refusal_of(good + good + "{\n" + same).what(), HasSubstr("a.jsonl:3"));
 }
 
 }  // namespace

@@ -354,6 +354,7 @@ std::unique_ptr<Tokenizer> make_sentence_piece(std::string_view bytes, const fs:
   return tokenizer;
 }
 
+constexpr std::string_view kChatTemplate = "chat_template.jinja";
 constexpr std::array<const char*, 9> kFiles{"tokenizer.json",
                                             "tokenizer.model",
                                             "vocab.json",
@@ -375,10 +376,13 @@ void add_file(Hasher& hasher, const std::string& name, const std::string& text) 
   hasher.update(std::as_bytes(std::span(text)));
 }
 
-/// Hash of the contents of all files, which determine the results of encode().
+/// Hash of the contents of all files that determine the results of encode(). A chat template does
+/// not: the checkpoints of a run have the one that --chat-template gave, and the same cached
+/// tokens.
 uint64_t fingerprint_of(const std::string& folder) {
   Hasher hasher;
   for (const std::string& name : tokenizer_files(folder)) {
+    if (name == kChatTemplate) continue;
     add_file(hasher, name, read_file(fs::path(folder) / name, kMaxFileBytes));
   }
   const bool is_older = !has_file(folder, "tokenizer.json") && has_file(folder, "vocab.json");
@@ -391,7 +395,7 @@ uint64_t fingerprint_of(const std::string& folder) {
 bool is_byte_tokenizer(const std::string& folder) {
   const std::vector<NamedFile> files = byte_tokenizer_files();
   std::vector<std::string> names = tokenizer_files(folder);
-  std::erase(names, "chat_template.jinja");
+  std::erase(names, kChatTemplate);
   return names.size() == files.size() &&
          std::all_of(files.begin(), files.end(), [&](const NamedFile& file) {
            return has_file(folder, file.name.c_str()) &&

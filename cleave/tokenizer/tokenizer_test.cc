@@ -57,6 +57,23 @@ TEST(ByteTokenizer, DecodedBytes_AreValidUtf8) {
 }
 
 // The written files must give the same ids and texts for every byte and around special tokens.
+// A run saves the template that --chat-template gave beside the tokenizer, and reads its cached
+// tokens again.
+TEST(Tokenizer, Fingerprint_DoesNotDependOnTheChatTemplate) {
+  const test::TempFolder folder;
+  const auto write = [&](const char* name, const char* text) {
+    std::ofstream(folder / name, std::ios::binary) << text;
+  };
+  const auto fingerprint = [&] { return load_tokenizer(folder.path().string())->fingerprint(); };
+  write("vocab.txt", "[UNK]\na\nb\n");
+  write("tokenizer_config.json", R"({"tokenizer_class": "BertTokenizer", "unk_token": "[UNK]"})");
+  const uint64_t without = fingerprint();
+  write("chat_template.jinja", "a");
+  EXPECT_EQ(fingerprint(), without);
+  write("vocab.txt", "[UNK]\nb\na\n");
+  EXPECT_NE(fingerprint(), without);
+}
+
 TEST(ByteTokenizer, WrittenFiles_LoadAsTheSameTokenizer) {
   const test::TempFolder folder;
   for (const NamedFile& file : byte_tokenizer_files()) {

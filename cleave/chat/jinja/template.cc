@@ -1,5 +1,6 @@
 #include "cleave/chat/jinja/template.h"
 
+#include "cleave/base/hash.h"
 #include "cleave/chat/jinja/interpreter.h"
 
 namespace cleave::inline chat::jinja {
@@ -19,7 +20,8 @@ auto named(const std::string& source, const Action& action) {
 
 }  // namespace
 
-Template::Template(std::string_view text, std::string source) : source_(std::move(source)) {
+Template::Template(std::string_view text, std::string source)
+    : source_(std::move(source)), fingerprint_(hash_bytes(text)) {
   syntax_ = named(source_, [&] {
     if (text.size() > kMaxTemplateBytes) {
       fail(str("the template has ", text.size(), " bytes; at most ", kMaxTemplateBytes,

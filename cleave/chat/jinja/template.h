@@ -52,9 +52,12 @@ class Template {
 
   /// Whether it marks what the assistant wrote by {% generation %} blocks.
   [[nodiscard]] bool has_generation() const;
+  /// Hash of its text.
+  [[nodiscard]] uint64_t fingerprint() const { return fingerprint_; }
 
  private:
   std::string source_;
+  uint64_t fingerprint_;
   std::unique_ptr<const Syntax> syntax_;
 };
 
