@@ -1,10 +1,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <exception>
 #include <filesystem>
 #include <optional>
 #include <set>
 #include <span>
+#include <utility>
+
+#include <ATen/Parallel.h>
 
 #include "cleave/base/error.h"
 #include "cleave/base/hash.h"
@@ -292,18 +296,51 @@ class ClassifiedDataset final : public Dataset {
     return hasher.digest();
   }
 
+  /// Tokenizes the rows that are waiting, on all threads; throws the error of the first row that
+  /// has one.
+  void flush() {
+    std::vector<Sample> rows(waiting_.size());
+    std::vector<std::exception_ptr> errors(waiting_.size());
+    at::parallel_for(0, std::ssize(waiting_), 1, [&](int64_t begin, int64_t end) {
+      for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+        try {
+          rows[i] = encode_texts(*options_.tokenizer, waiting_[i].texts, options_.seq_len);
+        } catch (...) {
+          errors[i] = std::current_exception();
+        }
+      }
+    });
+    const std::vector<Waiting> done = std::exchange(waiting_, {});
+    waiting_bytes_ = 0;
+    for (size_t i = 0; i < done.size(); ++i) {
+      if (errors[i]) std::rethrow_exception(errors[i]);
+      append_ids(rows[i], done[i]);
+    }
+  }
+
  private:
+  static constexpr size_t kBatchBytes = size_t{256} << 10;
+  /// A row whose texts are not tokenized yet.
+  struct Waiting {
+    Texts texts;
+    std::string at;
+  };
+
   void append(const Texts& texts, const std::string& at) {
-    const Sample row = encode_texts(*options_.tokenizer, texts, options_.seq_len);
+    waiting_bytes_ += texts.first.size() + texts.second.value_or("").size();
+    waiting_.push_back({texts, at});
+    if (waiting_bytes_ >= kBatchBytes) flush();
+  }
+  void append_ids(const Sample& row, const Waiting& from) {
     for (const int64_t id : row.ids) {
-      check_id(id, options_, at);
+      check_id(id, options_, from.at);
       ids_.push_back(static_cast<int32_t>(id));
     }
     // Single texts have type 0.
-    if (texts.second) types_.resize(static_cast<size_t>(starts_.back()));
+    if (from.texts.second) types_.resize(static_cast<size_t>(starts_.back()));
     for (const int64_t type : row.token_types) types_.push_back(static_cast<int16_t>(type));
     if (!types_.empty()) types_.resize(ids_.size());
-    CLEAVE_CHECK(static_cast<int64_t>(ids_.size()) > starts_.back(), Code::kFormat, at,
+    CLEAVE_CHECK(static_cast<int64_t>(ids_.size()) > starts_.back(), Code::kFormat, from.at,
                  ": the text has no tokens; remove the row");
     starts_.push_back(static_cast<int64_t>(ids_.size()));
   }
@@ -316,7 +353,27 @@ class ClassifiedDataset final : public Dataset {
   std::vector<int32_t> labels_;
   std::vector<double> scores_;
   std::vector<float> targets_;  // of all rows, a number for each class
+  std::vector<Waiting> waiting_;
+  size_t waiting_bytes_ = 0;  // of their texts
 };
+
+/// Appends the rows of a file. Of several errors, that of the first row is thrown.
+void append_file(const std::string& file, const DatasetOptions& options,
+                 ClassifiedDataset& dataset) {
+  const auto append = [&](const auto&... row) { dataset.append(row...); };
+  try {
+    if (options.task == Task::kMultilabel) {
+      for_each_label_set(file, options.classes, append);
+    } else {
+      options.task == Task::kRegression ? for_each_scored(file, append)
+                                        : for_each_labelled(file, append);
+    }
+  } catch (const Error&) {
+    dataset.flush();  // of the rows before it, an error comes first
+    throw;
+  }
+  dataset.flush();
+}
 
 }  // namespace
 
@@ -444,14 +501,7 @@ std::shared_ptr<const Dataset> classified_dataset(const DatasetOptions& options)
   }
   require_tokenizer(options, "holds texts, which need");
   auto dataset = std::make_shared<ClassifiedDataset>(options);
-  const auto append = [&](const auto&... row) { dataset->append(row...); };
-  for (const std::string& file : options.files) {
-    if (has_sets) {
-      for_each_label_set(file, options.classes, append);
-    } else {
-      has_scores ? for_each_scored(file, append) : for_each_labelled(file, append);
-    }
-  }
+  for (const std::string& file : options.files) append_file(file, options, *dataset);
   CLEAVE_CHECK(dataset->size() > 0, Code::kUsage, "the data in ", names_of(options.files), " has ",
                dataset->size(), " rows; expected at least one");
   return dataset;

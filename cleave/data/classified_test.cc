@@ -8,7 +8,9 @@
 #include "cleave/data/batch.h"
 #include "cleave/data/dataset_kinds.h"
 #include "cleave/file/atomic_write.h"
+#include "tests/support/noting_tokenizer.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/threads.h"
 #include "tests/support/thrown.h"
 
 namespace cleave::classified_test {
@@ -290,6 +292,44 @@ TEST_F(Classified, Texts_ComeFromEveryKindOfFile) {
               HasSubstr("b.txt:2: the text is not UTF-8; convert the file"));
   const std::string tabs = file("a.tsv", "id\treview\n1\ta\n");
   EXPECT_THAT(thrown_by([&] { texts(tabs); }).what(), HasSubstr("a.tsv is a table with tabs"));
+}
+
+// Oracle: the bytes of the rows, in order.
+TEST_F(Classified, Rows_AreTokenizedOnAllThreadsInOrder) {
+  const test::Threads three(3);
+  std::string rows;
+  constexpr int kRows = 20'000;  // more than a batch
+  for (int i = 0; i < kRows; ++i) {
+    rows += str(R"({"text": "the text with the number )", i, R"(", "label": )", i % 2, "}\n");
+  }
+  const auto tokenizer = std::make_shared<test::NotingTokenizer>();
+  DatasetOptions o = options({file("a.jsonl", rows)});
+  o.tokenizer = tokenizer;
+  o.seq_len = 64;
+  const auto data = open_dataset(o);
+  ASSERT_EQ(data->size(), kRows);
+  for (int i = 0; i < kRows; ++i) {
+    const std::string text = str("the text with the number ", i);
+    std::vector<int64_t> ids = data->sample(i).ids;
+    ASSERT_EQ(std::string(ids.begin(), ids.end()), text);
+    ASSERT_EQ(data->sample(i).label, i % 2);
+  }
+  EXPECT_EQ(tokenizer->num_threads(), 3);
+}
+
+// A text without tokens is found later than a label that is no class.
+TEST_F(Classified, OfSeveralWrongRows_TheFirstIsNamed) {
+  const std::string good = R"({"text": "a", "label": 0})"
+                           "\n";
+  const std::string empty = R"({"text": "", "label": 0})"
+                            "\n";
+  const std::string other = R"({"text": "a", "label": 7})"
+                            "\n";
+  const auto message_of = [&](const std::string& rows) {
+    return refusal_of(options({file("a.jsonl", rows)}));
+  };
+  EXPECT_THAT(message_of(good + empty + other), HasSubstr("a.jsonl:2: the text has no tokens"));
+  EXPECT_THAT(message_of(good + good + other + empty), HasSubstr("a.jsonl:3: "));
 }
 
 }  // namespace
