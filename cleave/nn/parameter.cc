@@ -132,6 +132,11 @@ const Tensor& Parameter::use() const {
   CLEAVE_CHECK(use_.defined() || !name().empty(), Code::kUsage,
                "a parameter has no memory and no name: its layer, or a layer above it, was not "
                "registered by add()");
+  CLEAVE_CHECK(use_.defined() || ownership() != Ownership::kNotOwned, Code::kUsage, name(),
+               " has no memory on this rank, since its layer is in a pipeline stage of another "
+               "rank; call run_train() or run_eval() of the PipelineModel instead of the model. "
+               "generate() and other calls of a whole model need pp=1: save this one and load it "
+               "with pp=1");
   CLEAVE_CHECK(
       use_.defined(), Code::kUsage, name(),
       is_flat() || leaf_.defined()  // FSDP on one rank

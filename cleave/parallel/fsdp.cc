@@ -25,6 +25,7 @@
 
 #include "cleave/nn/gradient_state.h"
 #include "cleave/nn/subject.h"
+#include "cleave/parallel/forward_changes.h"
 #include "cleave/torch_internals/graph.h"
 #include "cleave/torch_internals/node.h"
 #include "cleave/torch_internals/tensor.h"
@@ -217,8 +218,7 @@ class Fsdp : public Wrap {
 
   [[nodiscard]] bool is_outermost() const override { return true; }
 
-  DTensor call(Layer& /*layer*/, const DTensor& x, const Context& context,
-               const Next& next) override {
+  DTensor call(Layer& layer, const DTensor& x, const Context& context, const Next& next) override {
     for (const auto& group : groups_) check_leaf_types(group->parameters(), options_.precision);
     Buffers previous;
     const Buffers buffers = own_buffers(previous);
@@ -227,12 +227,16 @@ class Fsdp : public Wrap {
                  [](const auto& buffer) { return buffer->is_frozen(); });
     const bool frees_at_input = !frozen.empty() && needs_grad(x.local());
     std::vector<Gathered> all;
+    Parameters weights;
     for (const auto& buffer : buffers) {
       all.push_back(gathered(buffer, order_->pending));
       all.back().install();
+      weights.insert(weights.end(), buffer->parameters().begin(), buffer->parameters().end());
     }
     start_ahead(all);
+    const ForwardChanges changes(weights);
     DTensor y = next(frees_at_input ? freeing(x, frozen) : x, context);
+    changes.refuse(layer, "under FSDP reads a copy that is freed after the call");
     const bool has_backward = needs_grad(y.local());
     if (options_.reshard_after_forward || !has_backward) {
       for (const Gathered& g : all) g.buffer->free();

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/parallel/forward_changes.h"
 #include "cleave/torch_internals/graph.h"
 #include "cleave/torch_internals/node.h"
 #include "cleave/torch_internals/tensor.h"
@@ -80,7 +81,9 @@ class Recompute : public Wrap {
       if (!result->local().defined()) *result = y.with(y.local().detach());
       return y.local();
     };
+    const ForwardChanges changes(layer.parameters());
     const Tensor y = recomputed("recompute", inputs, f);
+    if (needs_grad(y)) changes.refuse(layer, "recompute runs twice");
     const DTensor layout = *result;
     // From now on only its layout and shape are used.
     const Tensor one = at::empty({}, layout.local().options().device(at::kMeta));

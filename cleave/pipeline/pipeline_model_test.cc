@@ -517,6 +517,24 @@ TEST(PipelineModel, InputThatNeedsAGradient_IsRefusedOnSeveralRanks) {
   }
 }
 
+// As generate() does.
+TEST(PipelineModel, CallOfALayerOfAnotherStage_IsRefusedWithTheRemedy) {
+  test::on_ranks(2, [](const Axis& pp) {
+    Scale a, b;
+    Chain chain(a, b);
+    PipelineModel model(chain.sequence(), pp);
+    give_memory(model.local_layers());
+    Scale& other = pp.rank() == 0 ? b : a;
+    const Error error = thrown_by([&] {
+      other(DTensor(at::ones({2, 3}), Axis(), Replicate{}), Context());
+    });
+    EXPECT_EQ(error.code(), Code::kUsage);
+    EXPECT_THAT(error.what(),
+                testing::HasSubstr("its layer is in a pipeline stage of another rank; call "
+                                   "run_train() or run_eval() of the PipelineModel"));
+  });
+}
+
 TEST(PipelineModel, WrongUse_IsRefused) {
   Scale a, b;
   Chain chain(a, b);
