@@ -42,7 +42,7 @@ def counted(words):
     """The compile command `words`, by Clang with counters if its source is measured."""
     if not module_of(words[-1]):
         return words
-    return [f"clang++-{VERSION}", *FLAGS, *tidy.translate(words)[1:]]
+    return [f"clang++-{VERSION}", *FLAGS, *tidy.translate(words, needs_torch=True)[1:]]
 
 
 def build(torch, targets):

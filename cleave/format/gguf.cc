@@ -88,7 +88,7 @@ class Reader {
   /// Checks that `bytes` more are in the file.
   void require(uint64_t bytes, std::string_view what) const {
     CLEAVE_CHECK(bytes <= left(), Code::kFormat, file_.path(), ": ", what, " at byte ", at_,
-                 " needs ", bytes, " bytes; only ", left(), " are left; the file is truncated");
+                 " needs ", bytes, " bytes; only ", left(), " are left, it is truncated");
   }
 
  private:

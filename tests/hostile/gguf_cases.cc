@@ -88,7 +88,7 @@ std::vector<HostileCase> accepted() {
 
 std::vector<HostileCase> broken_heads() {
   const std::string whole = file({});
-  return {{"empty", "", "needs 4 bytes; only 0 are left; the file is truncated"},
+  return {{"empty", "", "needs 4 bytes; only 0 are left, it is truncated"},
           {"three bytes", "GGU", "it is truncated"},
           {"another format", "GGML" + whole.substr(4), "does not begin with 'GGUF'"},
           {"version 1", "GGUF" + number(1, 4) + whole.substr(8), "has version 1; expected"},
