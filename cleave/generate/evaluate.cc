@@ -135,7 +135,7 @@ void print_multilabel(const MultilabelScore& score, int64_t rows, bool json) {
   }
 }
 
-void print_perplexity(const EvalSum& result, bool json) {
+void print_perplexity(const EvalSum& result, int64_t /*rows*/, bool json) {
   if (json) {
     nlohmann::ordered_json row;
     row["loss"] = result.loss();
@@ -181,31 +181,22 @@ void evaluate_and_print(const EvalInput& input, const Dataset& data, const RunAx
   const BatchRules rules = batch_rules(*model, input.tokenizer.get(), data.is_text(), kEvalSeed);
   EvalProgress progress(axes, data.size(), "sequence");
   const auto on_samples = [&](int64_t done) { progress.update(done); };
-  if (input.task == Task::kClassify) {
-    const ClassScore score =
-        evaluate_classes(*model, axes.tp, data, input.options.batch_size, rules, on_samples);
+  const auto run = [&](auto evaluate_model, auto print) {
+    const auto result =
+        evaluate_model(*model, axes.tp, data, input.options.batch_size, rules, on_samples);
     progress.end();
-    if (axes.is_first()) print_classes(score, data.size(), input.options.json);
-    return;
+    if (axes.is_first()) print(result, data.size(), input.options.json);
+  };
+  switch (input.task) {
+    case Task::kClassify:
+      return run(evaluate_classes, print_classes);
+    case Task::kRegression:
+      return run(evaluate_scores, print_errors);
+    case Task::kMultilabel:
+      return run(evaluate_multilabel, print_multilabel);
+    default:
+      return run(evaluate, print_perplexity);
   }
-  if (input.task == Task::kRegression) {
-    const ScoreErrors errors =
-        evaluate_scores(*model, axes.tp, data, input.options.batch_size, rules, on_samples);
-    progress.end();
-    if (axes.is_first()) print_errors(errors, data.size(), input.options.json);
-    return;
-  }
-  if (input.task == Task::kMultilabel) {
-    const MultilabelScore score =
-        evaluate_multilabel(*model, axes.tp, data, input.options.batch_size, rules, on_samples);
-    progress.end();
-    if (axes.is_first()) print_multilabel(score, data.size(), input.options.json);
-    return;
-  }
-  const EvalSum result =
-      evaluate(*model, axes.tp, data, input.options.batch_size, rules, on_samples);
-  progress.end();
-  if (axes.is_first()) print_perplexity(result, input.options.json);
 }
 
 void require_finite(double loss) {
